@@ -1,0 +1,1 @@
+"""The endpoint picker: an Envoy external processor that decides from the snapshot."""

@@ -1,0 +1,1 @@
+"""How every zerohop process starts, logs, reads its configuration and stops."""

@@ -1,0 +1,1 @@
+"""The shared-memory contract between the agent, the engines and the pickers."""
