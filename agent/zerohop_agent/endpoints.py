@@ -1,8 +1,8 @@
 """What the agent is told about model servers: endpoints and pools, as plain values.
 
-A *source* (command-line flags, a watched file, Kubernetes discovery) says everything it knows at once, as one `EndpointSet`, each time
-something changes. The runtime merges the sets of all sources and works out what was added, changed and removed, so that a source
-never needs to remember what it said before.
+A *source* (command-line flags, a watched file, Kubernetes discovery) says everything it knows at once, as one
+`EndpointSet`, each time something changes. The runtime merges the sets of all sources and works out what was added,
+changed and removed, so that a source never needs to remember what it said before.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ _EMPTY: Mapping[str, Any] = MappingProxyType({})
 class EndpointSpec:
     """One model server that can be sent requests, as a source describes it.
 
-    `key` names it for life: the pod's uid and port in Kubernetes, else the address. Two specs with one key are one endpoint; the same
-    address under a new key is a new endpoint (an address can be used again within seconds by another pod).
-    `gpus` are UUIDs as the driver prints them (`GPU-...`, `MIG-...`). `origin` is empty for this node, else the node that reads it.
+    `key` names it for life: the pod's uid and port in Kubernetes, else the address. Two specs with one key are one
+    endpoint; the same address under a new key is a new endpoint (another pod can get an address within seconds).
+    `gpus` are UUIDs as the driver prints them (`GPU-...`, `MIG-...`). `origin` is empty for this node, else the name of
+    the node that reads it.
     """
 
     key: str
@@ -72,8 +73,8 @@ class EndpointSpec:
 class PoolSpec:
     """One pool of endpoints and the objects that say how it is used.
 
-    `name` is `namespace/name` in Kubernetes. Each objective, rewrite and model is the plain `spec` of its object with `name`, `namespace`, `created`
-    (unix seconds) and `uid` added, and goes to the pickers unread.
+    `name` is `namespace/name` in Kubernetes. Each objective, rewrite and model is the plain `spec` of its object with
+    `name`, `namespace`, `created` (unix seconds) and `uid` added, and goes to the pickers unread.
     """
 
     name: str

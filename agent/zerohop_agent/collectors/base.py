@@ -1,21 +1,21 @@
 """The interface of a collector, and the driver that runs each one apart, times it and records how it went.
 
-A collector reads one thing (the host, the GPUs) and writes it into the private columns of the next snapshot. It may read `/proc`, `/sys` and
-its own child process; it starts no shell, needs no root, and never blocks the event loop for longer than a file in memory takes (microseconds).
+A collector reads one thing (the host, the GPUs) and writes it into the private columns of the next snapshot. It may
+read `/proc`, `/sys` and its own child process; it starts no shell, needs no root, and never blocks the event loop for
+longer than a file in memory takes (microseconds).
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from zerohop_process.log import event
+from zerohop_process.log import event, get
 
-logger = logging.getLogger("zerohop.agent.collectors")
+logger = get("agent.collectors")
 
 
 class NoData(Exception):
@@ -57,10 +57,10 @@ class SnapshotView(Protocol):
         """`zerohop_snapshot.layout.HOST_FIELDS`."""
 
     def set_gpus(self, gpus: Sequence[Mapping[str, Any]]) -> None:
-        """Say which boards there are, row by row: `uuid`, `name`, `index`, `bus_id`, `mig` (goes to the cold map as it is)."""
+        """Say which boards there are, row by row: `uuid`, `name`, `index`, `bus_id`, `mig`; goes to the cold map."""
 
     def set_gpu_conditions(self, conditions: Mapping[str, Any]) -> None:
-        """Latch what `condition.assess` found, by UUID, onto the endpoints that use those GPUs. UUIDs left out are healthy."""
+        """Latch what `condition.assess` found, by UUID, onto the endpoints that use those GPUs; others are healthy."""
 
 
 class Collector(Protocol):
@@ -102,7 +102,7 @@ class CollectorStats:
 
 
 class CollectorDriver:
-    """Runs every collector in a task of its own: one that fails, hangs or is slow leaves the others as they are."""
+    """Runs every collector in a task of its own: one that fails or hangs leaves the others as they are."""
 
     def __init__(
         self, collectors: Iterable[Collector], view: SnapshotView, *, deadline_intervals: float = 10.0
@@ -149,9 +149,7 @@ class CollectorDriver:
             error, state = str(nothing), "no data"
         except TimeoutError:
             error, state = f"no answer within {deadline_s:g} s", "timeout"
-        except (
-            Exception
-        ) as failure:  # one of the two loops that may catch everything: it counts, logs once per change, and goes on
+        except Exception as failure:  # counted, logged once per change; the loop goes on
             state = type(failure).__name__
             error = f"{state}: {failure}" if str(failure) else state
         success = state in ("ok", "no data")
@@ -169,15 +167,15 @@ class CollectorDriver:
     @staticmethod
     def _log_change(stats: CollectorStats, state: str, error: str) -> None:
         if state == "no data":
-            event(logger, logging.INFO, "collector has no data", collector=stats.name, reason=error)
+            event(logger, "info", "collector has no data", collector=stats.name, reason=error)
         elif state != "ok":
-            event(logger, logging.WARNING, "collector failed", collector=stats.name, error=error)
+            event(logger, "warning", "collector failed", collector=stats.name, error=error)
         elif stats.updates > 1:
-            event(logger, logging.INFO, "collector works again", collector=stats.name)
+            event(logger, "info", "collector works again", collector=stats.name)
 
     @staticmethod
     async def _close(collector: Collector) -> None:
         try:
             await collector.close()
         except Exception as failure:  # a collector that cannot close must not keep the others open
-            event(logger, logging.WARNING, "collector did not close", collector=collector.name, error=repr(failure))
+            event(logger, "warning", "collector did not close", collector=collector.name, error=repr(failure))
