@@ -1,0 +1,1 @@
+"""Generated protobuf code (proto/generate); never edited by hand."""
