@@ -13,8 +13,9 @@ from zerohop_process import log
 from zerohop_process.errors import reason
 
 _logger = log.get("follow")
-# A file written twice within one tick of the kernel's clock (up to 10 ms) can change without a new mtime.
-_MTIME_TRUST_NS = 100_000_000
+# A file written twice within one tick of the kernel's clock (up to 10 ms) can change without a new mtime; so a file
+# that was written less than this long ago is read again on the next look.
+_YOUNG_NS = 1_000_000_000
 
 Stamp = tuple[int, int, int, int]
 
@@ -36,7 +37,7 @@ async def follow_file(path: Path | str, interval_s: float = 0.25) -> AsyncIterat
         stamp, text, why = seen, last, None
         try:
             stamp = stamp_of(path)
-            if stamp != seen or stamp is None or first or _is_fresh(stamp):
+            if stamp != seen or first or _is_young(stamp):
                 async with aiofiles.open(path, encoding="utf-8", errors="surrogateescape") as file:
                     text = await file.read()
         except OSError as error:
@@ -59,5 +60,5 @@ def stamp_of(path: Path) -> Stamp:
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _is_fresh(stamp: Stamp) -> bool:
-    return abs(time.time_ns() - stamp[2]) < _MTIME_TRUST_NS * 10
+def _is_young(stamp: Stamp) -> bool:
+    return abs(time.time_ns() - stamp[2]) < _YOUNG_NS
