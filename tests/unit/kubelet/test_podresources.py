@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from support.kubelet_server import KubeletServer
+from support.waiting import eventually_async
 from zerohop_agent.kubelet.channel import KubeletError
 from zerohop_agent.kubelet.podresources import (
     PodResourcesClient,
@@ -99,11 +101,13 @@ async def test_a_restarted_kubelet_is_reached_again_by_the_same_client(tmp_path:
         with pytest.raises(KubeletError):
             await client.list()
         await kubelet.start()
-        for _ in range(100):
+
+        async def held() -> dict[tuple[str, str], tuple[str, ...]]:
             try:
-                claims = await client.list()
-                break
+                return gpus_of_pods(await client.list(), GPUS)
             except KubeletError:
-                continue
-        assert gpus_of_pods(claims, GPUS) == {("llm", "a"): ("GPU-aaaa",)}
+                return {}
+
+        probe: Callable[[], Awaitable[object]] = held
+        assert await eventually_async(probe) == {("llm", "a"): ("GPU-aaaa",)}
         await client.close()

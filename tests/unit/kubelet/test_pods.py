@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from support.kubelet_server import FIRST_NUMBERS, LATER_NUMBERS, KubeletServer, pod
+from support.waiting import eventually_async
 from zerohop_agent.kubelet.channel import KubeletError
 from zerohop_agent.kubelet.pods import Pod, PodsClient, PodTable, follow_pods, pod_from_bytes
 
@@ -128,8 +129,7 @@ async def test_a_dropped_watch_is_opened_again(tmp_path: Path) -> None:
         kubelet.set_pod(pod("a"))
         async with following(kubelet.pods_socket) as follower:
             await follower.until({"a"})
-            while not kubelet.open_watches:
-                await asyncio.sleep(0)
+            await eventually_async(lambda: kubelet.open_watches == 1)
             kubelet.drop_watches()
             kubelet.set_pod(pod("b"))
             await follower.until({"a", "b"})
@@ -151,8 +151,7 @@ async def test_waits_for_a_kubelet_that_is_starting(tmp_path: Path) -> None:
         kubelet.refuse = grpc.StatusCode.FAILED_PRECONDITION
         kubelet.set_pod(pod("a"))
         async with following(kubelet.pods_socket) as follower:
-            while not follower.errors:
-                await asyncio.sleep(0)
+            await eventually_async(lambda: follower.errors)
             error = follower.errors[0]
             assert error is not None
             assert error.code == "FAILED_PRECONDITION"
