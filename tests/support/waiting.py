@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 
@@ -27,9 +27,11 @@ def eventually(predicate: Callable[[], T], timeout: float = 10.0, what: str = ""
         time.sleep(_INTERVAL_S)
 
 
-async def eventually_async(
-    predicate: Callable[[], T] | Callable[[], Awaitable[T]], timeout: float = 10.0, what: str = ""
-) -> T:
+@overload
+async def eventually_async(predicate: Callable[[], Awaitable[T]], timeout: float = ..., what: str = ...) -> T: ...
+@overload
+async def eventually_async(predicate: Callable[[], T], timeout: float = ..., what: str = ...) -> T: ...
+async def eventually_async(predicate: Callable[[], Any], timeout: float = 10.0, what: str = "") -> Any:
     """Return the first true value of ``predicate``, a function or a coroutine function, without holding up the loop."""
     deadline = time.monotonic() + timeout
     while True:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -108,6 +107,5 @@ async def test_a_restarted_kubelet_is_reached_again_by_the_same_client(tmp_path:
             except KubeletError:
                 return {}
 
-        probe: Callable[[], Awaitable[object]] = held
-        assert await eventually_async(probe) == {("llm", "a"): ("GPU-aaaa",)}
+        assert await eventually_async(held) == {("llm", "a"): ("GPU-aaaa",)}
         await client.close()
