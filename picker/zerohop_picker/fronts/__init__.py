@@ -1,0 +1,1 @@
+"""The two fronts that carry ext-proc streams between Envoy's sockets and the sans-IO protocol core."""

@@ -1,0 +1,291 @@
+"""One HTTP/2 connection of the native front: libnghttp2's state machine between a socket and gRPC calls.
+
+Everything happens inside the callback of one read: frames in, messages out of them, decisions, replies, one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic_ns
+from typing import TYPE_CHECKING, cast
+
+from ngh2 import (
+    Configuration,
+    Connection,
+    ConnectionClosed,
+    DataReceived,
+    ErrorCode,
+    Header,
+    NGH2Error,
+    PingAcknowledged,
+    PingReceived,
+    RequestReceived,
+    Role,
+    Setting,
+    SettingsReceived,
+    StreamClosed,
+    TrailersReceived,
+)
+
+from zerohop_picker.fronts import calls
+from zerohop_picker.fronts.calls import CallFault
+from zerohop_picker.fronts.limits import KIB, MIB, SECOND_NS, Limits
+from zerohop_picker.fronts.native_stream import NativeStream
+
+if TYPE_CHECKING:
+    from zerohop_picker.fronts.native import NativeFront
+
+READ_BYTES = 256 * KIB
+STREAM_WINDOW_BYTES = MIB
+CONNECTION_WINDOW_BYTES = 16 * MIB
+# Envoy resets almost every stream, because it needs no more replies. libnghttp2's defence against rapid resets closes
+# the connection after 1,000 of them and a trickle of 33/s (CVE-2023-44487), which from a gateway is a busy second. A
+# reset here costs what a request costs and frees its stream, so the cap on streams is the bound and this one is wide.
+RESETS = (1_000_000, 1_000_000)
+GLITCHES = (1_000_000, 100_000)
+NOT_GRPC: list[Header] = [(b":status", b"415")]
+
+
+class NativeConnection(asyncio.BufferedProtocol):
+    """Serves the calls of one peer. A fault of the peer ends its stream, or this connection, and nothing else."""
+
+    def __init__(self, front: NativeFront, services: calls.Services) -> None:
+        self.streams: dict[int, NativeStream] = {}
+        self.opened_ns = self.heard_ns = monotonic_ns()
+        self.last_stream_id = 0
+        self.front = front
+        self._services = services
+        self.limits: Limits = front.limits
+        self.h2 = Connection(Role.SERVER, _configuration(front.limits))
+        self._transport: asyncio.Transport | None = None
+        self._paused = False
+        self._ping_sent_ns = 0
+        self._control_tokens = float(front.limits.control_burst)
+        self._control_ns = self.opened_ns
+        self.ended: list[NativeStream] = []
+        self._draining = False
+
+    # asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greet the peer, or turn it away when there are too many."""
+        self._transport = cast("asyncio.Transport", transport)
+        if not self.front.admit(self):
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=4 * MIB, low=MIB)
+        self.h2.initiate_connection(
+            {
+                Setting.MAX_CONCURRENT_STREAMS: self.limits.concurrent_streams,
+                Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW_BYTES,
+                Setting.MAX_HEADER_LIST_SIZE: self.limits.header_list_bytes,
+                Setting.ENABLE_PUSH: 0,
+            }
+        )
+        self.h2.set_local_window_size(CONNECTION_WINDOW_BYTES)
+        self.flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """Close every call of the peer that has left."""
+        self._transport = None
+        self.front.forget(self)
+        streams, self.streams = self.streams, {}
+        for stream in streams.values():
+            stream.release()
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        """Return the front's read buffer: a read is used up before the next one starts."""
+        return self.front.read_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Serve what was just read."""
+        self.received(self.front.read_buffer[:nbytes])
+
+    def eof_received(self) -> bool:
+        """Let the transport close: a gateway that half-closes a connection has left it."""
+        return False
+
+    def pause_writing(self) -> None:
+        """Stop reading from a peer that does not read: what it asks for would pile up here."""
+        self._paused = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self._paused = False
+        if self._transport is not None:
+            self._transport.resume_reading()
+            self.flush()
+
+    # HTTP/2's side
+
+    def received(self, data: memoryview | bytes) -> None:
+        """Serve the next bytes of the connection."""
+        h2 = self.h2
+        streams = self.streams
+        try:
+            h2.receive_data(data)
+        except NGH2Error as error:
+            self._fault(str(error))
+            return
+        self.heard_ns = now_ns = monotonic_ns()
+        for event in h2.events():
+            kind = type(event)
+            if kind is DataReceived:
+                stream = streams.get(event.stream_id)  # type: ignore[attr-defined]
+                if stream is not None:
+                    stream.data(event.data, now_ns)  # type: ignore[attr-defined]
+                    if event.end_stream:  # type: ignore[attr-defined]
+                        stream.half_closed(now_ns)
+            elif kind is RequestReceived:
+                self._request(cast("RequestReceived", event), now_ns)
+            elif kind is StreamClosed:
+                stream = streams.pop(event.stream_id, None)  # type: ignore[attr-defined]
+                if stream is not None:
+                    self.front.count_reset()
+                    stream.release()
+            elif kind is PingReceived or kind is SettingsReceived:
+                if not self._afford_control(now_ns):
+                    self._fault("too many PING or SETTINGS frames")
+                    return
+            elif kind is PingAcknowledged:
+                self._ping_sent_ns = 0
+                if self._draining:
+                    h2.send_goaway(0, last_stream_id=self.last_stream_id)
+            elif kind is TrailersReceived:
+                stream = streams.get(event.stream_id)  # type: ignore[attr-defined]
+                if stream is not None:
+                    stream.half_closed(now_ns)
+            elif kind is ConnectionClosed:
+                self.front.count_fault(ErrorCode(cast("ConnectionClosed", event).error_code).name)
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what is ready, as far as the peer reads."""
+        if self._paused or self._transport is None:
+            return
+        try:
+            data = self.h2.data_to_send()
+            if data:
+                self._transport.write(data)
+            if self.ended:
+                self._tell_ended()
+            if not self.h2.want_read and not self.h2.want_write:
+                self._transport.close()
+                return
+            if not self._paused and self.h2.want_write and self.h2.queued_body_size() > self.limits.queued_bytes:
+                self._fault("the peer does not take its replies")
+        except NGH2Error as error:
+            self._fault(str(error))
+
+    def _tell_ended(self) -> None:
+        # A call we ended may still have a peer that sends; RFC 9113 8.1 and gRPC's own servers end it with NO_ERROR.
+        ended, self.ended = self.ended, []
+        for stream in ended:
+            if not stream.peer_ended and not self.h2.queued_body_size(stream.stream_id):
+                self.h2.reset_stream(stream.stream_id, ErrorCode.NO_ERROR)
+        data = self.h2.data_to_send()
+        if data and self._transport is not None:
+            self._transport.write(data)
+
+    def _request(self, event: RequestReceived, now_ns: int) -> None:
+        stream_id = event.stream_id
+        self.last_stream_id = stream_id
+        metadata = dict(event.headers)
+        if metadata.get(b":method") != b"POST" or not metadata.get(b"content-type", b"").startswith(
+            b"application/grpc"
+        ):
+            self.h2.send_response(stream_id, NOT_GRPC, end_stream=True)
+            return
+        stream = self.streams[stream_id] = NativeStream(self, stream_id, now_ns)
+        factory = self._services.get(metadata[b":path"])
+        try:
+            if factory is None:
+                raise CallFault(calls.UNIMPLEMENTED, f"no method {metadata[b':path'].decode('latin-1')}")
+            stream.call = factory(metadata, stream.push)
+        except CallFault as fault:
+            stream.end(fault.status, fault.message)
+            return
+        if event.end_stream:
+            stream.half_closed(now_ns)
+
+    # Life of the connection
+
+    def sweep(self, now_ns: int) -> None:
+        """Look for a peer that fell silent and for uploads that stand still. Called about once a second."""
+        limits = self.limits
+        if not self.last_stream_id and now_ns - self.opened_ns > limits.handshake_ns and not self._greeted():
+            self._fault("no HTTP/2 greeting")
+            return
+        silent_since = self._ping_sent_ns or self.heard_ns
+        if now_ns - silent_since > limits.ping_ns:
+            if self._ping_sent_ns:
+                self._fault("the peer does not answer PING")
+                return
+            self._ping_sent_ns = now_ns
+            self.h2.ping(b"zerohop!")
+        for stream in list(self.streams.values()):
+            if now_ns - stream.moved_ns > limits.idle_stream_ns and stream.call.awaiting_request:
+                self.front.count_idle()
+                stream.refuse(408, "", "the request did not arrive in time")
+        self.flush()
+
+    def drain(self) -> None:
+        """Tell the peer to open no more streams here, and go on serving those it has."""
+        if self._draining or self._transport is None:
+            return
+        self._draining = True
+        try:
+            # The first GOAWAY names no last stream; the second, once this PING comes back, names the real one, so that
+            # no stream in flight between the two is lost (RFC 9113 6.8).
+            self.h2.send_shutdown_notice()
+            self.h2.ping(b"draining")
+        except NGH2Error as error:
+            self._fault(str(error))
+            return
+        self.flush()
+
+    def close(self) -> None:
+        """End the connection now, with whatever is still open on it."""
+        if self._transport is None:
+            return
+        try:
+            self.h2.terminate_connection(ErrorCode.NO_ERROR)
+            self._transport.write(self.h2.data_to_send())
+        except NGH2Error:
+            pass
+        if self._transport is not None:
+            self._transport.close()
+
+    def _greeted(self) -> bool:
+        return self.heard_ns != self.opened_ns
+
+    def _afford_control(self, now_ns: int) -> bool:
+        earned = (now_ns - self._control_ns) * self.limits.control_rate / SECOND_NS
+        self._control_ns = now_ns
+        self._control_tokens = min(self._control_tokens + earned, self.limits.control_burst) - 1
+        return self._control_tokens >= 0
+
+    def _fault(self, why: str) -> None:
+        """End the connection for a fault of the peer."""
+        self.front.count_fault(why)
+        transport = self._transport
+        if transport is None:
+            return
+        try:
+            self.h2.terminate_connection(ErrorCode.ENHANCE_YOUR_CALM)
+            transport.write(self.h2.data_to_send())
+        except NGH2Error:
+            pass  # the state machine is past speaking
+        transport.close() if not self._paused else transport.abort()
+
+
+def _configuration(limits: Limits) -> Configuration:
+    return Configuration(
+        stream_reset_rate_limit=RESETS,
+        glitch_rate_limit=GLITCHES,
+        max_inbound_header_list_size=limits.header_list_bytes,
+        max_inbound_header_count=limits.header_count,
+        max_outbound_ack=1_000,
+    )
