@@ -1,0 +1,24 @@
+"""Finds model servers in Kubernetes: pods, pools and the objects around them, as one `EndpointSet` after another.
+
+`add_arguments` / `from_arguments` read the flags, `run` watches until it is cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from zerohop_agent.discovery.settings import DiscoverySettings, add_arguments, from_arguments
+from zerohop_agent.endpoints import EndpointSet
+
+__all__ = ["DiscoverySettings", "add_arguments", "from_arguments", "run"]
+
+
+async def run(settings: DiscoverySettings, apply: Callable[[EndpointSet], None]) -> None:
+    """Calls `apply` with everything known, each time something changes, until cancelled.
+
+    Raises: ConfigError when the kubeconfig or the service account cannot be used.
+    """
+    # Imported here: an agent without Kubernetes should not pay for the client's memory.
+    from zerohop_agent.discovery.session import Discovery
+
+    await Discovery(settings, apply).run()
