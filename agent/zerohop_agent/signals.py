@@ -1,6 +1,7 @@
 """What a model server says about itself, in one form for every engine.
 
-A `Signals` holds what one reading carried and nothing else: a field that was not on the page, or whose value made no sense
+A `Signals` holds what one reading carried and nothing else: a field that was not on the page, or whose value made no
+sense
 (NaN, infinite, negative, a usage above its range), is None. Nothing is remembered from an earlier reading, so a page
 that lost a field loses it here too.
 """

@@ -1,6 +1,7 @@
 """How one engine's metrics become `Signals`: the vocabulary in which the tables of `engines/` are written.
 
-A mapping is data. Each field of `Signals` has an ordered list of sources; the first source whose series is on the page is
+A mapping is data. Each field of `Signals` has an ordered list of sources; the first source whose series is on the
+page is
 used, and a field with none of them on the page is unknown. Names are written as the engine registers them (`vllm:...`);
 the spelling with `_` for `:` that some exporters print is matched without being listed.
 
@@ -10,7 +11,8 @@ How several series of one name become one value:
 2. Where a *breakdown label* (SGLang's `priority`) splits a total, the series without it or with an empty value is the
    total; only when there is none are the parts used.
 3. What is left - one series per data-parallel rank, model or stream kind - is combined by the source's `combine`: `sum`
-   for requests and tokens, `mean` for shares of the KV cache (so usage times capacity stays the tokens in use), `max` for limits.
+   for requests and tokens, `mean` for shares of the KV cache (so usage times capacity stays the tokens in use),
+   `max` for limits.
 """
 
 from __future__ import annotations
@@ -70,7 +72,8 @@ class LabelProduct:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Comma-joined names in a label of the series with the largest value (a time of update). `labels` are alternatives."""
+    """Comma-joined names in a label of the series with the largest value (a time of update). `labels` are
+    alternatives."""
 
     pick: Pick
     labels: tuple[str, ...]

@@ -12,8 +12,5 @@ __all__ = ["ENGINES"]
 
 #: name -> mapping, in the order in which a page is tried
 ENGINES: Mapping[str, EngineMapping] = MappingProxyType(
-    {
-        module.MAPPING.name: module.MAPPING
-        for module in (vllm, sglang, trtllm, triton, tgi, llamacpp, lmdeploy)
-    }
+    {module.MAPPING.name: module.MAPPING for module in (vllm, sglang, trtllm, triton, tgi, llamacpp, lmdeploy)}
 )

@@ -1,6 +1,7 @@
 """SGLang 0.4 to 0.5.23 (`--enable-metrics`).
 
-Every scheduler of a data-parallel server prints its own gauges under `dp_rank`; with `--enable-metrics-for-all-schedulers`
+Every scheduler of a data-parallel server prints its own gauges under `dp_rank`; with
+`--enable-metrics-for-all-schedulers`
 each tensor- or pipeline-parallel rank repeats them, so those ranks are replicas.
 
 Source: `sglang/srt/metrics/collector.py`, `sglang/srt/observability/metrics_collector.py` of the released wheels.
@@ -17,8 +18,10 @@ MAPPING = EngineMapping(
     name="sglang",
     prefixes=("sglang:",),
     fields={
-        # A request waits for its grammar, for the prefill side's handshake, or for decode memory and transfer before it can
-        # run. `num_prefill_inflight_queue_reqs` is left out: its requests have been computed and only their KV is on the way.
+        # A request waits for its grammar, for the prefill side's handshake, or for decode memory and transfer before
+        # it can
+        # run. `num_prefill_inflight_queue_reqs` is left out: its requests have been computed and only their KV is on
+        # the way.
         "waiting": (
             Total(
                 Pick("sglang:num_queue_reqs"),

@@ -1,6 +1,7 @@
 """Text Generation Inference 3 (in maintenance).
 
-Families appear after their first use, so an idle new server lacks `tgi_queue_size`. There is no KV gauge: the tokens that the
+Families appear after their first use, so an idle new server lacks `tgi_queue_size`. There is no KV gauge: the tokens
+that the
 current batch may reach, over the limit of a batch, stand for it.
 
 Source: huggingface/text-generation-inference `router/src/server.rs`, `backends/v3/src/{queue,backend}.rs`.
