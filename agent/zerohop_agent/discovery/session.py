@@ -243,7 +243,7 @@ class Discovery:
         if Role.POOLS not in roles and self.settings.static_pool is None:
             message = (
                 "the InferencePool CRD is not installed, so there are no pools yet; install it "
-                "(kubernetes-sigs/gateway-api-inference-extension) or describe a pool with --pod-selector and --target-ports"
+                "(kubernetes-sigs/gateway-api-inference-extension) or describe a pool with --pod-selector"
             )
             self._said.log(_log, "warning", "pools", "missing", message)
         else:

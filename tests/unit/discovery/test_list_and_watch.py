@@ -1,0 +1,195 @@
+"""The list-and-watch loop against a real HTTP server, one kind of trouble per test."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support.apiserver import ApiServer, Seen, pod, pool
+from support.waiting import eventually_async
+from zerohop_agent.discovery.resources import PODS, POOLS_V1
+
+Watching = Callable[..., Any]
+
+
+def ready_server(**options: Any) -> ApiServer:
+    server = ApiServer(**options)
+    server.install(POOLS_V1)
+    server.put(pool("llama"))
+    server.put(pod("a", ip="10.1.0.1"))
+    return server
+
+
+def pod_watch(seen: Seen) -> bool:
+    return seen.verb == "watch" and seen.path.endswith("/pods") and "sendInitialEvents" not in seen.params
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("aggregated", [True, False])
+async def test_first_state_then_changes(watching: Watching, streaming: bool, aggregated: bool) -> None:
+    async with ready_server(streaming_lists=streaming, aggregated=aggregated) as server, watching(server) as watched:
+        await watched.becomes("10.1.0.1:8000")
+        server.put(pod("b", ip="10.1.0.2"))
+        await watched.becomes("10.1.0.1:8000", "10.1.0.2:8000")
+        server.put(pod("a", ip="10.1.0.1", ready=False))
+        await watched.becomes("10.1.0.2:8000")
+        server.remove(pod("b"))
+        await watched.becomes()
+        assert server.count("list") == (0 if streaming else 2)
+
+
+async def test_only_this_node(watching: Watching) -> None:
+    async with ready_server() as server, watching(server) as watched:
+        server.put(pod("far", ip="10.2.0.1", node="node-b"))
+        server.put(pod("b", ip="10.1.0.2"))
+        await watched.becomes("10.1.0.1:8000", "10.1.0.2:8000")
+        server.put(pod("b", ip="10.1.0.2", node="node-b"))
+        await watched.becomes("10.1.0.1:8000")
+
+
+@pytest.mark.parametrize("as_event", [True, False])
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_expired_version_is_dropped_and_the_state_fetched_again(
+    watching: Watching, as_event: bool, streaming: bool
+) -> None:
+    async with ready_server(streaming_lists=streaming) as server, watching(server) as watched:
+        await watched.becomes("10.1.0.1:8000")
+        await eventually_async(lambda: server.open_watches >= 2)
+        server.muted = True
+        server.put(pod("b", ip="10.1.0.2"))
+        server.remove(pod("a"))
+        server.expire(as_event=as_event)
+        server.muted = False
+        server.cut_watches()
+        await watched.becomes("10.1.0.2:8000")
+
+
+async def test_a_server_whose_every_version_is_expired_is_not_asked_in_a_hot_loop(watching: Watching) -> None:
+    async with ready_server(streaming_lists=False) as server:
+        server.fail(410, reason="Expired", times=10_000, matches=pod_watch)
+        async with watching(server, backoff_first_s=30.0, backoff_most_s=30.0) as watched:
+            await watched.becomes("10.1.0.1:8000")
+            await eventually_async(lambda: server.count("list", PODS) >= 2)
+            reflector = watched.discovery.reflectors[(PODS, None)]
+            await eventually_async(lambda: reflector.trouble is not None)
+            assert server.count("list", PODS) == 2
+
+
+async def test_other_error_events_keep_the_version(watching: Watching) -> None:
+    async with ready_server(streaming_lists=False) as server, watching(server) as watched:
+        await watched.becomes("10.1.0.1:8000")
+        await eventually_async(lambda: server.open_watches >= 2)
+        server.send_error(500, "InternalError")
+        server.put(pod("b", ip="10.1.0.2"))
+        await watched.becomes("10.1.0.1:8000", "10.1.0.2:8000")
+        assert server.count("list", PODS) == 1
+
+
+async def test_empty_answers_back_off_and_then_fetch_the_state(watching: Watching) -> None:
+    async with ready_server(streaming_lists=False) as server:
+        server.empty_watches = 12
+        async with watching(server) as watched:
+            await watched.becomes("10.1.0.1:8000")
+            await eventually_async(lambda: server.empty_watches == 0)
+            server.put(pod("b", ip="10.1.0.2"))
+            await watched.becomes("10.1.0.1:8000", "10.1.0.2:8000")
+            assert 2 <= server.count("list", PODS) <= 5
+
+
+async def test_a_silent_connection_is_given_up(watching: Watching) -> None:
+    async with ready_server() as server, watching(server, watch_timeout_s=1.0, watch_grace_s=0.2) as watched:
+        await watched.becomes("10.1.0.1:8000")
+        await eventually_async(lambda: server.open_watches >= 2)
+        server.muted = True
+        server.put(pod("b", ip="10.1.0.2"))
+        await asyncio.sleep(0)
+        muted = server.count("watch", PODS)
+        await eventually_async(
+            lambda: server.count("watch", PODS) > muted, what="a new watch although nothing was closed"
+        )
+        server.muted = False
+        await watched.becomes("10.1.0.1:8000", "10.1.0.2:8000")
+
+
+async def test_restart_of_the_server_loses_nothing(watching: Watching) -> None:
+    async with ready_server() as server, watching(server) as watched:
+        await watched.becomes("10.1.0.1:8000")
+        await server.stop()
+        server.put(pod("b", ip="10.1.0.2"))
+        await server.start()
+        await watched.becomes("10.1.0.1:8000", "10.1.0.2:8000")
+        assert all(spec for spec in watched.sets[-1].endpoints)
+
+
+async def test_a_cut_event_is_not_used(watching: Watching) -> None:
+    async with ready_server() as server, watching(server) as watched:
+        await watched.becomes("10.1.0.1:8000")
+        await eventually_async(lambda: server.open_watches >= 2)
+        server.cut_watches()
+        server.put(pod("b", ip="10.1.0.2"))
+        await watched.becomes("10.1.0.1:8000", "10.1.0.2:8000")
+
+
+async def test_rotated_token(watching: Watching, tmp_path: Any) -> None:
+    async with ready_server() as server:
+        server.token = "first"
+        async with watching(server, token="first") as watched:
+            await watched.becomes("10.1.0.1:8000")
+            # The file of the service account is read for each request; a kubeconfig's token is fixed, so only the
+            # refusal is seen here: what was known stays.
+            server.token = "second"
+            server.cut_watches()
+            reflector = watched.discovery.reflectors[(PODS, None)]
+            await eventually_async(lambda: reflector.trouble and "401" in reflector.trouble)
+            assert set(watched.now) == {"10.1.0.1:8000"}
+
+
+async def test_too_many_requests_waits_as_long_as_asked(watching: Watching) -> None:
+    async with ready_server(streaming_lists=False) as server:
+        server.fail(
+            429,
+            reason="TooManyRequests",
+            headers={"Retry-After": "3600"},
+            matches=lambda s: s.verb == "list" and "/pods" in s.path,
+        )
+        async with watching(server) as watched:
+            reflector = await eventually_async(lambda: watched.discovery.reflectors.get((PODS, None)))
+            await eventually_async(lambda: reflector.trouble and "429" in reflector.trouble)
+            await eventually_async(lambda: server.count("list", POOLS_V1) == 1)
+            assert server.count("list", PODS) == 1
+
+
+async def test_missing_permission_is_one_clear_sentence(watching: Watching, caplog: pytest.LogCaptureFixture) -> None:
+    async with ready_server() as server:
+        server.forbid("watch", "pods")
+        with caplog.at_level(logging.INFO, logger="zerohop"):
+            async with watching(server) as watched:
+                reflector = await eventually_async(lambda: watched.discovery.reflectors.get((PODS, None)))
+                sentence = await eventually_async(lambda: reflector.trouble)
+        assert "get, list and watch on 'pods'" in sentence
+        assert "in all namespaces" in sentence
+        assert "ClusterRole" in sentence
+        assert [record.getMessage() for record in caplog.records].count(sentence) == 1
+        assert not watched.sets
+
+
+async def test_pages_of_a_long_list(watching: Watching) -> None:
+    async with ready_server(streaming_lists=False) as server:
+        for index in range(1201):
+            server.put(pod(f"p{index}", ip=f"10.{index // 250 + 2}.0.{index % 250 + 1}"))
+        server.fail(500, matches=lambda seen: seen.verb == "list" and "/pods" in seen.path)
+        async with watching(server) as watched:
+            await eventually_async(lambda: len(watched.now) == 1202, 10)
+            assert server.count("list", PODS) == 4
+
+
+async def test_a_periodic_list_repairs_what_a_watch_missed(watching: Watching) -> None:
+    async with ready_server() as server, watching(server, relist_interval_s=0.2, watch_timeout_s=1.0) as watched:
+        await watched.becomes("10.1.0.1:8000")
+        server.put(pod("b", ip="10.1.0.2"))
+        server._changes.clear()
+        await watched.becomes("10.1.0.1:8000", "10.1.0.2:8000")
