@@ -79,7 +79,8 @@ def _run(command: Command, words: Sequence[str]) -> int:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     module.add_arguments(parser)
-    return int(module.run(parser.parse_args(words)))
+    prepare = getattr(module, "prepare", list)  # a program may take the flags of the one that it replaces
+    return int(module.run(parser.parse_args(prepare(words))))
 
 
 def _load(command: Command) -> ModuleType:
