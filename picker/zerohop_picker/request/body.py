@@ -77,6 +77,18 @@ def read_json(body: bytes | bytearray | memoryview, *, model_required: bool) -> 
     return BodyFacts(model, stream is True)
 
 
+def model_of_beginning(body: bytes) -> str | None:
+    """The model name in the first part of a JSON body, or None. A later member of the same name is not seen."""
+    span = _scan_for_model(body)
+    if span is None:
+        return None
+    try:
+        model = json.loads(body[span[0] : span[1]])
+    except ValueError:
+        return None
+    return model if isinstance(model, str) and model else None
+
+
 def splice_model(body: bytes, content_type: str, model: str) -> bytes | None:
     """`body` with its model renamed and every other byte kept; None when it has no model to rename."""
     if content_type.startswith("multipart/"):

@@ -1,0 +1,286 @@
+"""The request's direction of one stream: from headers and body to a destination, a refusal, and the body passed on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zerohop_picker._pb import extproc_pb2 as pb
+from zerohop_picker.protocol import metadata, refusals, replies
+from zerohop_picker.protocol.core import ProtocolCore
+from zerohop_picker.protocol.errors import PeerError, StreamFault
+from zerohop_picker.protocol.table import REQUEST, Event, State
+from zerohop_picker.protocol.wire import Body
+from zerohop_picker.request import headers as names
+from zerohop_picker.request.body import splice_model
+from zerohop_picker.request.paths import OTHER, BodyNeed, route
+from zerohop_picker.scheduling_contract import Decision
+
+
+class RequestSide:
+    """State of the request. Its actions are named by `table.REQUEST` and return replies in wire order."""
+
+    __slots__ = (
+        "_core",
+        "_headers",
+        "_held",
+        "_model",
+        "_own_id",
+        "_path",
+        "_route",
+        "_subset",
+        "decision",
+        "grpc",
+        "held_bytes",
+        "mode",
+        "now_ns",
+        "pool",
+        "received_ns",
+        "response_mode",
+        "state",
+    )
+
+    def __init__(self, core: ProtocolCore, pool: str | None):
+        self._core = core
+        self.pool = pool
+        self.state = State.OPEN
+        self.mode: int = pb.NONE
+        self.response_mode: int = pb.NONE
+        self.now_ns = self.received_ns = 0
+        #: Set once an endpoint was picked.
+        self.decision: Decision | None = None
+        self.held_bytes = 0
+        #: Whether the client speaks gRPC, which wants its own status in an immediate response.
+        self.grpc = False
+        self._headers: dict[str, str] = {}
+        self._held: list[memoryview] = []
+        self._model: str | None = None
+        self._own_id: str | None = None
+        self._path = ""
+        self._route = OTHER
+        self._subset: tuple[str, ...] | None = None
+
+    # Events.
+
+    def on_headers(self, message: pb.HttpHeaders) -> list[bytes]:
+        """Replies to the headers, once `mode` is set."""
+        self._headers = headers = names.read_headers(message.headers.headers)
+        path = headers.get(":path", "/")
+        cut = path.find("?")
+        self._path = path if cut < 0 else path[:cut]
+        content_type = headers.get("content-type", "")
+        self.grpc = content_type.startswith("application/grpc")
+        self._route = route(headers.get(":method", "POST"), self._path, content_type)
+        modes = self._core.counters.modes
+        modes[self.mode] = modes.get(self.mode, 0) + 1
+        return self.step(self._plan(end=message.end_of_stream), None)
+
+    def on_body(self, body: Body) -> list[bytes]:
+        """Replies to one body message."""
+        return self.step(Event.BODY_END if body.end else Event.BODY, body)
+
+    def on_trailers(self) -> list[bytes]:
+        """Replies to the trailers."""
+        return self.step(Event.TRAILERS, None)
+
+    def step(self, event: Event, payload: Any) -> list[bytes]:
+        """One row of the table.
+
+        Raises:
+            StreamFault: the table has no such row.
+            PeerError: the request is refused.
+        """
+        row = REQUEST.get((self.state, event))
+        if row is None:
+            raise StreamFault(f"request {event.name.lower()} not expected while {self.state.name.lower()}")
+        out: list[bytes] = getattr(self, row[0])(payload)
+        self.state = row[1]
+        return out
+
+    def read_subset(self, message: pb.Metadata) -> None:
+        """Takes the hint of one message. Headers and bodies may both carry it; the last that names anything wins."""
+        hint = metadata.subset_hint(message)
+        if hint or (hint is not None and not self._subset):
+            self._subset = hint
+
+    def release(self) -> None:
+        """Lets go of a held body."""
+        self._core.counters.held_bytes -= self.held_bytes
+        self.held_bytes = 0
+        self._held = []
+
+    @property
+    def waits_for_first_chunk(self) -> bool:
+        """Whether headers came, nothing was decided, and no body was seen yet."""
+        return self.state in (State.PEEKING, State.HOLDING) and not self._held
+
+    def decide_now(self) -> list[bytes]:
+        """Replies when the body is not waited for any longer: decides by the headers; later chunks are echoed."""
+        out = self._decide_on_headers(None)
+        self.state = State.ECHOING
+        return out
+
+    def _plan(self, *, end: bool) -> Event:
+        """Which row of the table the headers take."""
+        mode, needed = self.mode, self._route.need is not BodyNeed.NOTHING
+        if end:
+            return Event.HEADERS_ONLY
+        if mode == pb.NONE:
+            return Event.HEADERS_THEN_BUFFER if needed and self._core.settings.ask_for_body else Event.HEADERS_ONLY
+        if mode == pb.STREAMED:
+            return Event.HEADERS_THEN_ACK
+        if mode == pb.GRPC:
+            return Event.HEADERS_THEN_ECHO
+        if mode == pb.FULL_DUPLEX_STREAMED and not needed:
+            return Event.HEADERS_THEN_ECHO if self.grpc else Event.HEADERS_THEN_PEEK
+        self._check_announced_size()
+        return Event.HEADERS_THEN_HOLD if mode == pb.FULL_DUPLEX_STREAMED else Event.HEADERS_THEN_BUFFER
+
+    # Actions.
+
+    def _keep_headers(self, _: None) -> list[bytes]:
+        return []
+
+    def _ask_for_body(self, _: None) -> list[bytes]:
+        """An answer without a destination, on which the gateway sends the body. A client's own destination goes now."""
+        extra = b""
+        if self.mode == pb.NONE:
+            stays = self._core.stays(None)
+            extra = replies.mode_override(buffered=True, response_body_mode=self.response_mode if stays else None)
+        return [replies.headers_reply(replies.REQUEST_HEADERS, self._removals(names.DESTINATION), extra)]
+
+    def _decide_on_headers(self, _: None) -> list[bytes]:
+        self._core.counters.header_only_picks += 1
+        return [self._headers_reply(self._decide(None), None)]
+
+    def _hold_body(self, body: Body) -> list[bytes]:
+        self._hold(body.data)
+        return []
+
+    def _decide_on_held_body(self, body: Body) -> list[bytes]:
+        self._hold(body.data)
+        return self._headers_and_held_body(end=True)
+
+    def _decide_on_trailers(self, _: None) -> list[bytes]:
+        return [*self._headers_and_held_body(end=False), replies.REQUEST_TRAILERS]
+
+    def _decide_on_first_chunk(self, body: Body) -> list[bytes]:
+        return [*self._decide_on_headers(None), *self._echo_request_body(body)]
+
+    def _decide_on_buffered_body(self, body: Body) -> list[bytes]:
+        limit = self._core.settings.max_request_bytes
+        if len(body.data) > limit:
+            raise PeerError(refusals.too_large(limit))
+        data = bytes(body.data)
+        # Without the end flag it is the first part of a body in one mode, and all of it before trailers in the other.
+        decision = self._decide(data, whole=body.end or self.mode != pb.BUFFERED_PARTIAL)
+        renamed = self._renamed(decision, data)
+        mutation, extra = self._destination(decision)
+        if renamed is not None and body.end:
+            # Envoy compares the two in the buffered modes, and fails the request when they differ.
+            mutation += replies.set_header("content-length", b"%d" % len(renamed))
+        return [replies.buffered_body_reply(mutation, renamed, extra)]
+
+    def _refuse_unpicked(self, _: None) -> list[bytes]:
+        raise PeerError(refusals.BODY_MISSING)
+
+    def _ack_request_body(self, _: Body) -> list[bytes]:
+        return [replies.EMPTY[replies.REQUEST_BODY]]
+
+    def _echo_request_body(self, body: Body) -> list[bytes]:
+        return replies.echoes(replies.REQUEST_BODY, body, self._chunk_bytes)
+
+    def _ack_request_trailers(self, _: None) -> list[bytes]:
+        return [replies.REQUEST_TRAILERS]
+
+    def _ignore_repeated_end(self, _: Body) -> list[bytes]:
+        self._core.counters.repeated_ends += 1
+        return []
+
+    # Parts of the actions.
+
+    @property
+    def _chunk_bytes(self) -> int | None:
+        """Longest chunk; None in GRPC mode, where a chunk is one message and stays one."""
+        return None if self.mode == pb.GRPC else self._core.settings.chunk_bytes
+
+    def _headers_and_held_body(self, *, end: bool) -> list[bytes]:
+        body = bytes(self._held[0]) if len(self._held) == 1 else b"".join(self._held)
+        decision = self._decide(body)
+        renamed = self._renamed(decision, body)
+        if renamed is not None:
+            body = renamed
+        out = [self._headers_reply(decision, len(body) if end else None)]
+        if body or end:
+            out += replies.streamed(replies.REQUEST_BODY, body, end=end, chunk_bytes=self._core.settings.chunk_bytes)
+        self.release()
+        return out
+
+    def _decide(self, body: bytes | None, *, whole: bool = True) -> Decision:
+        core = self._core
+        request = core.request(self._headers, self._route, self._path, body, self._subset, whole=whole)
+        request.pool = self.pool
+        self.decision = decision = core.decide(request, self.now_ns, self.received_ns)
+        self._model = request.model
+        if names.REQUEST_ID not in self._headers:
+            self._own_id = request.request_id
+        return decision
+
+    def _renamed(self, decision: Decision, body: bytes) -> bytes | None:
+        """The body under the model name that the decision wants; None where it stays as it is."""
+        if decision.model is None or decision.model == self._model:
+            return None
+        spliced = None
+        if self._model is not None:
+            spliced = splice_model(body, self._headers.get("content-type", ""), decision.model)
+        if spliced is None:
+            self._core.counters.rewrites_skipped += 1
+        else:
+            self._core.counters.rewrites += 1
+        return spliced
+
+    def _headers_reply(self, decision: Decision, body_bytes: int | None) -> bytes:
+        mutation, extra = self._destination(decision)
+        if body_bytes:
+            mutation += replies.set_header("content-length", b"%d" % body_bytes)
+        return replies.headers_reply(replies.REQUEST_HEADERS, mutation, extra, clear_route_cache=True)
+
+    def _destination(self, decision: Decision) -> tuple[bytes, bytes]:
+        """(header mutations, dynamic metadata) of a decision. The headers are let go: nothing reads them again."""
+        value = ",".join(decision.endpoints)
+        if decision.metadata:
+            mutation, extra = replies.destination_with(value, decision.metadata)
+        else:
+            mutation, extra = replies.destination(value)
+        if self._own_id is not None:
+            mutation += replies.set_header(names.REQUEST_ID, self._own_id.encode())
+        for name, text in decision.request_headers:
+            mutation += replies.set_header(name, text)
+        if self._core.settings.conformance_headers:
+            mutation += replies.set_header(names.TEST_ECHO, f"{names.TEST_SERVED}:{decision.endpoints[0]}".encode())
+        mutation += self._removals()
+        self._headers = {}
+        return mutation, extra
+
+    def _removals(self, *more: str) -> bytes:
+        """Mutations that take away what only the picker may say to a model server, where a client said it."""
+        headers = self._headers
+        return b"".join(replies.remove_header(name) for name in (*names.RESERVED, *more) if name in headers)
+
+    def _hold(self, data: memoryview) -> None:
+        size = len(data)
+        if not size:
+            return
+        settings, counters = self._core.settings, self._core.counters
+        if self.held_bytes + size > settings.max_request_bytes:
+            raise PeerError(refusals.too_large(settings.max_request_bytes))
+        if counters.held_bytes + size > settings.max_held_bytes:
+            raise PeerError(refusals.HELD_TOO_MUCH)
+        self.held_bytes += size
+        counters.held_bytes += size
+        self._held.append(data)
+
+    def _check_announced_size(self) -> None:
+        text = self._headers.get("content-length", "")
+        limit = self._core.settings.max_request_bytes
+        if text.isascii() and text.isdigit() and len(text) < 20 and int(text) > limit:
+            raise PeerError(refusals.too_large(limit))

@@ -1,0 +1,56 @@
+"""From headers and body to the `LLMRequest` that a scheduler sees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zerohop_picker.request import body as bodies
+from zerohop_picker.request import headers as names
+from zerohop_picker.request import multipart
+from zerohop_picker.request.body import BodyFacts
+from zerohop_picker.request.model import DEFAULT_FAIRNESS_ID, LLMRequest
+from zerohop_picker.request.paths import BodyNeed, Route
+
+
+def build(headers: Mapping[str, str], route: Route, path: str, body: bytes | None, *, whole: bool = True) -> LLMRequest:
+    """One request. `body` is None where the gateway shows none; with `whole` False it is only its beginning.
+
+    Raises:
+        BodyError: the body is not what the path requires.
+    """
+    facts = _facts(headers, route, body, whole=whole) if body is not None else bodies.NOTHING
+    get = headers.get
+    return LLMRequest(
+        request_id=get(names.REQUEST_ID) or names.new_request_id(),
+        method=get(":method", "POST"),
+        path=path,
+        headers=headers,
+        kind=route.kind,
+        model=facts.model,
+        stream=facts.stream,
+        body=body if whole and route.need is not BodyNeed.NOTHING else None,
+        objective=names.either(headers, names.OBJECTIVE),
+        fairness_id=names.either(headers, names.FAIRNESS_ID) or DEFAULT_FAIRNESS_ID,
+        target_model=names.either(headers, names.TARGET_MODEL),
+        session_token=get(names.SESSION_TOKEN),
+        session_id=get(names.SESSION_ID),
+        ttft_slo_ms=names.milliseconds(headers, names.TTFT_SLO),
+        tpot_slo_ms=names.milliseconds(headers, names.TPOT_SLO),
+    )
+
+
+def _facts(headers: Mapping[str, str], route: Route, body: bytes, *, whole: bool) -> BodyFacts:
+    need = route.need
+    if need is BodyNeed.NOTHING or headers.get("content-encoding", "identity") != "identity":
+        return bodies.NOTHING
+    content_type = headers.get("content-type", "")
+    if content_type.startswith("multipart/"):
+        return BodyFacts(multipart.read_model(body, content_type), stream=False)
+    if not whole:
+        return BodyFacts(bodies.model_of_beginning(body), stream=False)
+    if need is BodyNeed.FORM:
+        try:
+            return bodies.read_json(body, model_required=False)
+        except bodies.BodyError:
+            return bodies.NOTHING  # no form and no JSON: the model server judges it
+    return bodies.read_json(body, model_required=need is BodyNeed.MODEL)
