@@ -30,6 +30,7 @@ LOG_ENTRY: Final = struct.Struct("<QII")
 PICKER_TOTALS: Final = ("requests", "picks", "refusals", "fallbacks", "errors", "cancelled")
 _HEARTBEAT, _HEAD, _CAPACITY, _LOG, _TOTALS = range(16, 21)
 _COUNT_MASK: Final = 0xFFFF_FFFF
+_TOTAL_WORD: Final = {name: _TOTALS + index for index, name in enumerate(PICKER_TOTALS)}
 
 
 def _sizes(endpoints: int, log: int) -> tuple[int, int, int, int, int]:
@@ -104,8 +105,8 @@ class PickerCell:
             self.release_tokens(row, generation, tokens)
 
     def count(self, total: str, by: int = 1) -> None:
-        """Add to one of PICKER_TOTALS. Raises: ValueError for another name."""
-        self._words[_TOTALS + PICKER_TOTALS.index(total)] += by
+        """Add to one of PICKER_TOTALS. Raises: KeyError for another name."""
+        self._words[_TOTAL_WORD[total]] += by
 
     def heartbeat(self, now_ns: int | None = None) -> None:
         """Say that this worker lives; call it at least every second."""

@@ -6,6 +6,7 @@ about 1 us per block and no array made; longer ones use numpy, whose fixed cost 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -124,9 +125,8 @@ class PrefixTable:
         return self._note_gather(located, row, now)
 
     def _note_walk(self, located: Located, row: int, now: int) -> tuple[int, int]:
-        tags, used, masks, words = self._tag_view, self._used_view, self._mask_view, self._words
+        masks, words = self._mask_view, self._words
         word, bit = row >> 6, 1 << (row & 63)
-        fresh = evicted = 0
         leading = len(located.slots)
         if leading > SHORT:
             slots = np.asarray(located.slots)
@@ -135,9 +135,15 @@ class PrefixTable:
         else:
             for depth, slot in enumerate(map(int, located.slots)):
                 masks[slot * words + word] |= bit
-                used[slot] = max(now - depth, 1)
-        sets, size = self._sets, 8 * words
-        for depth, value in enumerate(located.hashes[leading:].tolist(), leading):
+                self._used_view[slot] = max(now - depth, 1)
+        return self._put(enumerate(located.hashes[leading:].tolist(), leading), row, now)
+
+    def _put(self, blocks: Iterable[tuple[int, int]], row: int, now: int) -> tuple[int, int]:
+        """Note (depth, hash) blocks one after another."""
+        tags, used, masks, words, sets = self._tag_view, self._used_view, self._mask_view, self._words, self._sets
+        word, bit, size = row >> 6, 1 << (row & 63), 8 * self._words
+        fresh = evicted = 0
+        for depth, value in blocks:
             base = ((value >> 32) * sets >> 32) * WAYS
             tag = value & _LOW or 1
             ways = tags[base : base + WAYS].tolist()
@@ -170,9 +176,13 @@ class PrefixTable:
         evicted = int(np.count_nonzero(self.tags[fresh]))
         self.masks[fresh] = 0
         self.tags[fresh] = tags[new]
+        # Two blocks of one prompt may have chosen one way (220 blocks in 32,768 sets: every other prompt). The ones
+        # that lost it are noted again, one by one; without this the chain would break there for good.
+        lost = np.flatnonzero(self.tags[slots] != tags)
         self.masks[slots, row >> 6] |= np.uint64(1 << (row & 63))
         self.used[slots] = np.maximum(np.int64(now) - np.arange(len(slots), dtype=np.int64), 1)
-        return len(fresh), evicted
+        again = self._put(((depth, int(located.hashes[depth])) for depth in lost.tolist()), row, now)
+        return len(fresh) - len(lost) + again[0], evicted + again[1]
 
     def forget(self, row: int) -> None:
         """Clear the row's bit everywhere; about 2 ms per million entries."""
