@@ -46,6 +46,8 @@ class EndpointSpec:
     scrape_interval_ns: int | None = None
     origin: str = ""
     gpus: tuple[str, ...] = ()
+    #: `namespace/name` of its pod: what the kubelet says that this pod holds is added to `gpus`.
+    pod: str = ""
     draining: bool = False
     drain_reason: DrainReason = DrainReason.NONE
     #: prefill, decode, both, encode; None: not said.

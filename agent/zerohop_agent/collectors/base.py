@@ -25,8 +25,8 @@ class NoData(Exception):
 class Columns(Protocol):
     """A table of the snapshot: rows by number, columns by name. Unknown is NaN, or 0 for times."""
 
-    def set(self, row: int, name: str, value: float) -> None:
-        """Write one value; it is seen by readers after the next publish."""
+    def set(self, row: int, name: str, value: float | None) -> None:
+        """Write one value (None: unknown); it is seen by readers after the next publish."""
 
     def get(self, row: int, name: str) -> float:
         """The value last set, NaN or 0 when unknown."""
@@ -38,8 +38,8 @@ class Columns(Protocol):
 class Fields(Protocol):
     """A single record of the snapshot: values by name. Unknown is NaN, or 0 for times."""
 
-    def set(self, name: str, value: float) -> None:
-        """Write one value; it is seen by readers after the next publish."""
+    def set(self, name: str, value: float | None) -> None:
+        """Write one value (None: unknown); it is seen by readers after the next publish."""
 
     def get(self, name: str) -> float:
         """The value last set, NaN or 0 when unknown."""

@@ -1,0 +1,290 @@
+"""The agent's configuration: flags, and a YAML file whose fields have the flags' names. A flag goes before the file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from zerohop_agent.collectors.gpu.settings import GpuSettings, read_gpu_settings
+from zerohop_agent.discovery import settings as discovery_settings
+from zerohop_agent.discovery.settings import DiscoverySettings
+from zerohop_agent.endpoints import EndpointSet
+from zerohop_agent.endpoints_file import from_address, read_endpoints, read_pools
+from zerohop_agent.latches import Bounds
+from zerohop_process.address import Address, address
+from zerohop_process.errors import ConfigError, reason
+from zerohop_process.strict import Node, did_you_mean, load_yaml
+from zerohop_process.units import duration, duration_text, size
+
+#: Sections of the file that no flag can say.
+_SECTIONS = ("endpoints", "pools", "mappings", "gpu")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """All that the agent is told. Durations in ns."""
+
+    shm_dir: Path
+    endpoints: EndpointSet
+    endpoints_file: Path | None
+    scrape_interval_ns: int
+    publish_interval_ns: int
+    metrics_address: Address | None
+    gpu: bool
+    node: str
+    bounds: Bounds
+    endpoint_capacity: int
+    gpu_capacity: int
+    cold_capacity_bytes: int
+    procfs: Path
+    file_mode: int
+    file_group: str | None
+    log_format: Literal["text", "json"]
+    log_level: str
+    discovery: DiscoverySettings
+    gpu_settings: GpuSettings
+    #: The `mappings` section: metric mappings added or replaced.
+    mappings: Node | None = None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the agent's flags to `parser`."""
+    add = parser.add_argument
+    add("--config", type=Path, metavar="FILE", help="YAML file whose fields are named as the flags are (docs/agent.md)")
+    add("--shm-dir", type=Path, metavar="DIR", default=Path("/dev/shm/zerohop"), help="shared-memory directory")  # noqa: S108
+    add("--endpoint", type=address, action="append", default=[], metavar="HOST:PORT", help="a model server; repeatable")
+    add("--endpoints-file", type=Path, metavar="FILE", help="YAML list of model servers, followed while running")
+    add("--scrape-interval", type=duration, default=duration("50ms"), metavar="TIME", help="how often each is read")
+    add(
+        "--publish-interval",
+        type=duration,
+        default=duration("5ms"),
+        metavar="TIME",
+        help="shortest time between publishes",
+    )
+    add("--metrics-address", default="127.0.0.1:9400", metavar="HOST:PORT", help="where Prometheus finds us, or 'off'")
+    add("--gpu", choices=["auto", "off"], default="auto", help="read GPUs through NVML where there are any")
+    add(
+        "--stale-after",
+        type=duration,
+        default=duration("2s"),
+        metavar="TIME",
+        help="age at which load values are stale",
+    )
+    add("--stuck-after", type=duration, default=duration("15s"), metavar="TIME",
+        help="time without token progress after which a busy endpoint is stuck")  # fmt: skip
+    add(
+        "--unhealthy-after", type=int, default=3, metavar="N", help="timeouts or resets in a row that make it unhealthy"
+    )
+    add("--overloaded-waiting", type=float, default=128.0, metavar="N", help="queue length that marks it overloaded")
+    add("--overloaded-kv-cache", type=float, default=0.98, metavar="RATIO",
+        help="KV cache use that marks it overloaded while requests wait")  # fmt: skip
+    add(
+        "--endpoint-capacity",
+        type=int,
+        default=256,
+        metavar="N",
+        help="rows for endpoints, fixed when the file is made",
+    )
+    add("--gpu-capacity", type=int, default=16, metavar="N", help="rows for GPUs and MIG instances")
+    add("--cold-capacity", type=size, default=size("512KiB"), metavar="SIZE", help="room for names, labels and objects")
+    add("--procfs", type=Path, default=Path("/proc"), metavar="DIR", help="where the host's /proc is mounted")
+    add("--file-mode", type=_mode, default=0o640, metavar="OCTAL", help="permissions of the snapshot file")
+    add("--file-group", default=None, metavar="GROUP", help="group that may read the snapshot file")
+    add("--log-format", choices=["text", "json"], default="text", help="form of the log lines")
+    add("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="least level that is logged")
+    discovery_settings.add_arguments(parser)
+    _hold_defaults_back(parser)
+
+
+def from_arguments(args: argparse.Namespace) -> AgentConfig:
+    """The configuration that the flags, and the file that they may name, describe.
+
+    Raises: ConfigError naming the flag, or the file and line.
+    """
+    options: dict[str, _Option] = args.options
+    values = {name: option.default for name, option in options.items()}
+    sections: dict[str, Node] = {}
+    path: Path | None = getattr(args, "config", None)
+    if path is not None:
+        given, sections = _read_file(path, options)
+        values.update(given)
+    for name, option in options.items():
+        if hasattr(args, name):
+            explicit = getattr(args, name)
+            values[name] = [*values[name], *explicit] if option.repeats else explicit
+    merged = argparse.Namespace(**values)
+    pools = read_pools(sections["pools"]) if "pools" in sections else ()
+    default = (pools[0].name,) if len(pools) == 1 else ()
+    endpoints = read_endpoints(sections["endpoints"], default) if "endpoints" in sections else ()
+    flagged = {str(where): from_address(where) for where in merged.endpoint}
+    described = {spec.key for spec in endpoints}
+    config = AgentConfig(
+        shm_dir=merged.shm_dir,
+        endpoints=EndpointSet((*endpoints, *(s for key, s in flagged.items() if key not in described)), pools),
+        endpoints_file=merged.endpoints_file,
+        scrape_interval_ns=merged.scrape_interval,
+        publish_interval_ns=merged.publish_interval,
+        metrics_address=_metrics_address(merged.metrics_address),
+        gpu=merged.gpu == "auto",
+        node=merged.node_name or os.environ.get("NODE_NAME", "") or socket.gethostname(),
+        bounds=Bounds(
+            stale_ns=merged.stale_after,
+            stuck_ns=merged.stuck_after,
+            unhealthy_failures=merged.unhealthy_after,
+            overloaded_waiting=merged.overloaded_waiting,
+            overloaded_kv_cache_ratio=merged.overloaded_kv_cache,
+        ),
+        endpoint_capacity=merged.endpoint_capacity,
+        gpu_capacity=merged.gpu_capacity,
+        cold_capacity_bytes=merged.cold_capacity,
+        procfs=merged.procfs,
+        file_mode=merged.file_mode,
+        file_group=merged.file_group,
+        log_format=merged.log_format,
+        log_level=merged.log_level,
+        discovery=discovery_settings.from_arguments(merged),
+        gpu_settings=read_gpu_settings(sections["gpu"]) if "gpu" in sections else GpuSettings(),
+        mappings=sections.get("mappings"),
+    )
+    _check(config)
+    return config
+
+
+def warnings(config: AgentConfig) -> list[str]:
+    """What can be meant but hardly is: one sentence each."""
+    found = []
+    interval, bounds = config.scrape_interval_ns, config.bounds
+    for flag, bound in (("--stale-after", bounds.stale_ns), ("--stuck-after", bounds.stuck_ns)):
+        if bound < 3 * interval:
+            found.append(
+                f"{flag} {duration_text(bound)} is shorter than three scrape intervals ({duration_text(interval)}); "
+                "one late reading would set it"
+            )
+    if config.publish_interval_ns > interval:
+        found.append(
+            f"--publish-interval {duration_text(config.publish_interval_ns)} is longer than --scrape-interval "
+            f"{duration_text(interval)}; values wait before they are seen"
+        )
+    return found
+
+
+def _check(config: AgentConfig) -> None:
+    limits: tuple[tuple[str, float, float, float, Callable[[Any], str]], ...] = (
+        ("--scrape-interval", config.scrape_interval_ns, 1e6, 3.6e12, duration_text),
+        ("--publish-interval", config.publish_interval_ns, 1e6, 1e10, duration_text),
+        ("--stale-after", config.bounds.stale_ns, 1e7, 3.6e12, duration_text),
+        ("--stuck-after", config.bounds.stuck_ns, 1e8, 3.6e12, duration_text),
+        ("--unhealthy-after", config.bounds.unhealthy_failures, 1, 1000, str),
+        ("--overloaded-waiting", config.bounds.overloaded_waiting, 0, 1e9, str),
+        ("--overloaded-kv-cache", config.bounds.overloaded_kv_cache_ratio, 0, 1, str),
+        ("--endpoint-capacity", config.endpoint_capacity, 1, 65_536, str),
+        ("--gpu-capacity", config.gpu_capacity, 1, 1024, str),
+        ("--cold-capacity", config.cold_capacity_bytes, 4096, 2**30, str),
+    )
+    for flag, value, low, high, show in limits:
+        if not low <= value <= high:
+            raise ConfigError(f"{flag}: {show(value)} is out of range; it lies between {show(low)} and {show(high)}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """One flag: its default, and how a field of the file is read as its value."""
+
+    action: argparse.Action
+    default: Any
+
+    @property
+    def repeats(self) -> bool:
+        return isinstance(self.default, list)
+
+    def read(self, node: Node) -> Any:
+        value = node.plain()
+        if self.repeats:
+            return [self._one(item) for item in node.items()] if isinstance(value, list) else [self._one(node)]
+        if isinstance(value, list):
+            if self.action.type is not None or any(not isinstance(item, str) for item in value):
+                raise node.error("expected one value, found a list")
+            return ",".join(value)
+        return self._one(node)
+
+    def _one(self, node: Node) -> Any:
+        value = node.plain()
+        if isinstance(self.default, bool):
+            if not isinstance(value, bool):
+                raise node.error("expected true or false")
+            return value
+        if isinstance(value, bool):
+            # YAML reads `off` as false; both `gpu: off` and `metrics_address: off` mean the word.
+            value = "on" if value else "off"
+        if isinstance(value, dict) or value is None:
+            raise node.error("expected a value")
+        convert = self.action.type
+        try:
+            found = convert(str(value)) if callable(convert) else str(value)
+        except (argparse.ArgumentTypeError, ValueError, ConfigError) as error:
+            raise node.error(str(error) or f"{value!r} cannot be used here") from None
+        choices = self.action.choices
+        if choices is not None and found not in choices:
+            raise node.error(f"{value!r} is not one of {', '.join(map(str, choices))}")
+        return found
+
+
+def _hold_defaults_back(parser: argparse.ArgumentParser) -> None:
+    """Leave flags that were not given out of the namespace, so that the file can stand between flag and default."""
+    options: dict[str, _Option] = {}
+    for action in parser._actions:  # noqa: SLF001 - argparse has no public list of them
+        if action.dest in ("help", "config"):
+            continue
+        options[action.dest] = _Option(action, action.default)
+        shown = _shown(action.default, action.type)
+        if shown and action.help and "default" not in action.help:
+            action.help += f" (default {shown})"
+        action.default = argparse.SUPPRESS
+    parser.set_defaults(options=options)
+
+
+def _shown(default: object, kind: object) -> str:
+    if default is None or default in ("", [], False, True):
+        return ""
+    if kind is duration:
+        return duration_text(int(str(default)))
+    if kind is _mode:
+        return f"{default:04o}"
+    return str(default)
+
+
+def _read_file(path: Path, options: Mapping[str, _Option]) -> tuple[dict[str, Any], dict[str, Node]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--config: {reason(error, path)}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"--config: {path}: is not UTF-8 text") from None
+    values: dict[str, Any] = {}
+    sections: dict[str, Node] = {}
+    for name, node in load_yaml(text, str(path)).members().items():
+        if name in _SECTIONS and (name not in options or isinstance(node.value, dict)):
+            sections[name] = node
+        elif name in options:
+            if node.value is not None:
+                values[name] = options[name].read(node)
+        else:
+            known = [*options, *_SECTIONS]
+            raise ConfigError(f"{node.source}:{node.line}: unknown field {name!r}{did_you_mean(name, known)}")
+    return values, sections
+
+
+def _metrics_address(text: str) -> Address | None:
+    return None if text in ("off", "") else Address.parse(text, "--metrics-address", default_host="0.0.0.0")
+
+
+def _mode(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0o400 <= int(text, 8) <= 0o777:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a file mode; write it like 0640")
+    return int(text, 8)

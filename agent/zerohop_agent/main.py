@@ -1,0 +1,186 @@
+"""`zerohop agent`: from flags to a running agent and back."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Coroutine
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.process_collector import ProcessCollector
+
+from zerohop_agent import config as configuration
+from zerohop_agent import endpoints_file
+from zerohop_agent.collectors.base import Collector, CollectorDriver
+from zerohop_agent.collectors.host import HostCollector
+from zerohop_agent.config import AgentConfig, add_arguments
+from zerohop_agent.endpoints import EndpointSet, EndpointSpec
+from zerohop_agent.endpoints_file import EndpointsFileState
+from zerohop_agent.export.agent_metrics import AgentMetrics
+from zerohop_agent.export.server import MetricsServer
+from zerohop_agent.modelserver.reader import ModelServerReader
+from zerohop_agent.modelserver.settings import ModelServerSettings
+from zerohop_agent.publisher import Publisher
+from zerohop_agent.runtime import OnFailure, OnSignals, Reader, Runtime
+from zerohop_process import log
+from zerohop_process.errors import ConfigError
+from zerohop_process.lifecycle import StopSignal, guarded, ready
+from zerohop_process.lifecycle import run as run_loop
+from zerohop_snapshot.errors import SnapshotError
+from zerohop_snapshot.writer import SnapshotWriter
+
+__all__ = ["add_arguments", "run"]
+
+_logger = log.get("agent")
+#: The exporter's thread may hold the interpreter for so long before the loop gets its turn; Python's default is 5 ms,
+#: as long as a publish interval.
+_SWITCH_INTERVAL_S = 0.001
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the agent until it is told to stop; returns the exit code."""
+
+    def body() -> int:
+        config = configuration.from_arguments(args)
+        log.configure(config.log_format, "agent", config.log_level)
+        for warning in configuration.warnings(config):
+            log.event(_logger, "warning", warning)
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        return run_loop(serve(config))
+
+    return guarded("agent", body)
+
+
+async def serve(config: AgentConfig) -> int:
+    """Read, publish and export until SIGTERM or SIGINT.
+
+    Raises: ConfigError when something that the configuration names cannot be used at the start.
+    """
+    stop = StopSignal()
+    try:
+        writer = SnapshotWriter(
+            config.shm_dir,
+            endpoint_capacity=config.endpoint_capacity,
+            gpu_capacity=config.gpu_capacity,
+            cold_capacity_bytes=config.cold_capacity_bytes,
+            mode=config.file_mode,
+            group=config.file_group,
+        )
+    except SnapshotError as error:
+        raise ConfigError(f"--shm-dir: {error}") from None
+    try:
+        return await _serve(config, writer, stop)
+    finally:
+        writer.close()
+
+
+async def _serve(config: AgentConfig, writer: SnapshotWriter, stop: StopSignal) -> int:
+    runtime = Runtime(
+        writer,
+        _reader_factory(config),
+        node=config.node,
+        bounds=config.bounds,
+        scrape_interval_ns=config.scrape_interval_ns,
+        expected_sources=_sources(config),
+    )
+    publisher = Publisher(writer, runtime.prepare, config.publish_interval_ns, polling=lambda: runtime.plugin_live)
+    runtime.on_change = publisher.touch
+    driver = CollectorDriver(_collectors(config), runtime.view)
+    file_state = EndpointsFileState() if config.endpoints_file is not None else None
+    server = _metrics_server(config, runtime, publisher, driver, file_state)
+    work = [driver.run()]
+    try:
+        runtime.apply("flags", await endpoints_file.resolved(config.endpoints))
+        if config.endpoints_file is not None and file_state is not None:
+            first = asyncio.Event()
+
+            def apply(endpoints: EndpointSet) -> None:
+                runtime.apply("file", endpoints)
+                first.set()
+
+            work.append(endpoints_file.follow(config.endpoints_file, apply, file_state))
+        else:
+            first = None
+        return await _until_stopped(config, publisher, server, work, first, stop)
+    finally:
+        await runtime.close()
+        publisher.stop()
+        if server is not None:
+            server.close()
+
+
+async def _until_stopped(
+    config: AgentConfig,
+    publisher: Publisher,
+    server: MetricsServer | None,
+    work: list[Coroutine[Any, Any, None]],
+    first: asyncio.Event | None,
+    stop: StopSignal,
+) -> int:
+    tasks = [asyncio.create_task(one) for one in work]
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        if first is not None:
+            await _first_of(asyncio.create_task(first.wait()), stopped, *tasks)
+        publisher.start()
+        fields: dict[str, object] = {"shm_dir": config.shm_dir}
+        if server is not None:
+            server.start()
+            fields["metrics"] = server.address
+        if not stop.is_set():
+            ready("agent", **fields)
+        await _first_of(stopped, *tasks)
+        return 0
+    finally:
+        for task in (stopped, *tasks):
+            task.cancel()
+        await asyncio.gather(stopped, *tasks, return_exceptions=True)
+
+
+async def _first_of(*tasks: asyncio.Task[Any]) -> None:
+    """Return when one of the tasks ends. Raises: what it ended with."""
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()
+
+
+def _reader_factory(config: AgentConfig) -> Any:
+    settings = ModelServerSettings(
+        scrape_interval_ns=config.scrape_interval_ns,
+        stale_after_ns=config.bounds.stale_ns,
+    )
+
+    def make(spec: EndpointSpec, on_signals: OnSignals, on_failure: OnFailure) -> Reader:
+        return ModelServerReader(spec, settings, on_signals, on_failure)
+
+    return make
+
+
+def _sources(config: AgentConfig) -> frozenset[str]:
+    sources = {"flags"}
+    if config.endpoints_file is not None:
+        sources.add("file")
+    if config.discovery.source != "off":
+        sources.add("kubernetes")
+    return frozenset(sources)
+
+
+def _collectors(config: AgentConfig) -> list[Collector]:
+    return [HostCollector(config.procfs)]
+
+
+def _metrics_server(
+    config: AgentConfig,
+    runtime: Runtime,
+    publisher: Publisher,
+    driver: CollectorDriver,
+    file_state: EndpointsFileState | None,
+) -> MetricsServer | None:
+    if config.metrics_address is None:
+        return None
+    registry = CollectorRegistry()
+    registry.register(AgentMetrics(runtime, publisher, lambda: list(driver.stats.values()), file_state))
+    ProcessCollector(registry=registry)
+    return MetricsServer(config.metrics_address, config.shm_dir, registry, publisher.is_alive)
