@@ -39,3 +39,7 @@ proto: $(VENV)/.dev
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# A minute of fuzzing: request bodies, gRPC frames, metrics pages.
+fuzz: $(VENV)/.dev
+	$(BIN)/pytest -n 2 tests -m fuzz
