@@ -29,6 +29,8 @@ from .layout import (
     Flag,
     GpuFlag,
     TypeCode,
+    column_offsets,
+    row_bytes,
 )
 from .lock import WriterLock
 from .reader import Snapshot, SnapshotReader
@@ -36,6 +38,8 @@ from .reader import Snapshot, SnapshotReader
 __all__ = ["SnapshotWriter", "Table"]
 
 _NAN: Final = math.nan
+#: a plain int: an IntFlag operation takes 0.5 us, and there are 16 rows at 200 publishes a second
+_GPU_USED: Final = int(GpuFlag.USED)
 
 
 class Table:
@@ -44,12 +48,13 @@ class Table:
     def __init__(self, columns: tuple[Column, ...], capacity: int) -> None:
         self.capacity: Final = capacity
         self._types: dict[str, TypeCode] = {column.name: column.code for column in columns}
+        self._whole = memoryview(bytearray(row_bytes(columns) * capacity))
         self._views: dict[str, memoryview[Any]] = {}
         self._raw: list[tuple[memoryview, int]] = []
-        for column in columns:
-            raw = memoryview(bytearray(SIZE[column.code] * capacity))
-            self._views[column.name] = raw.cast(column.code)
-            self._raw.append((raw, SIZE[column.code]))
+        for name, (offset, code) in column_offsets(columns, capacity).items():
+            raw = self._whole[offset : offset + SIZE[code] * capacity]
+            self._views[name] = raw.cast(code)
+            self._raw.append((raw, SIZE[code]))
         for row in range(capacity):
             self.clear(row)
 
@@ -78,6 +83,10 @@ class Table:
 
     def copy_into(self, target: memoryview, offset: int, stride: int) -> int:
         """Copy the first `stride` values of each column to `target` and return the offset behind them."""
+        if stride == self.capacity:
+            end = offset + len(self._whole)
+            target[offset:end] = self._whole
+            return end
         for raw, size in self._raw:
             end = offset + size * stride
             target[offset:end] = raw[: size * stride]
@@ -280,7 +289,7 @@ class SnapshotWriter:
         SLOT_HEADER.pack_into(
             scratch, 0, sequence, time.monotonic_ns() if now_ns is None else now_ns, time.time_ns(),
             self._cold_generation, self.refusals, len(self._cold), self._cold_crc, stride, len(self._rows),
-            sum(1 for flags in self.gpus.column("flags") if flags & GpuFlag.USED),
+            sum(1 for flags in self.gpus.column("flags") if flags & _GPU_USED),
             zlib.crc32(scratch[geometry.node_offset : node_end]),
         )  # fmt: skip
         crc = zlib.crc32(scratch[SLOT_HEADER_BYTES:end], zlib.crc32(scratch[:CRC_OFFSET]))
