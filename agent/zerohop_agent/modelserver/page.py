@@ -56,18 +56,17 @@ class PageReader:
         metrics that are no known engine's, or another one's than configured.
         """
         _require_whole(page, content_type)
-        lines = page.split(b"\n")
         plan, vocabulary = self._plan, self._vocabulary
         if plan is not None and vocabulary is not None:
-            signals = plan.read(lines)
+            signals = plan.read(page)
             if signals is not None:
                 if self._reads_left > 0:
                     self._reads_left -= 1
                     return signals
-                if plan.confirmed_by(find_hits(lines, vocabulary)):
+                if plan.confirmed_by(find_hits(page.split(b"\n"), vocabulary)):
                     self._reads_left = SURVEY_EVERY
                     return signals
-        return self._survey(page, lines)
+        return self._survey(page, page.split(b"\n"))
 
     def _survey(self, page: bytes, lines: list[bytes]) -> Signals:
         self._vocabulary = vocabulary = self._find_vocabulary(page, lines)
@@ -78,7 +77,7 @@ class PageReader:
             and len(page) >= MULTI_PROCESS_PAGE_BYTES
             and "process_start_time_seconds" not in plan.names
         )
-        signals = plan.read(lines)
+        signals = plan.read(page)
         if signals is None:  # a plan always fits the page it was made from
             raise AssertionError("a page does not fit its own plan")
         return signals
@@ -151,7 +150,7 @@ def _underscored(spelling: Callable[[str], str]) -> Callable[[str], str]:
 
 
 def _require_whole(page: bytes, content_type: str) -> None:
-    if not page.strip():
+    if not page or page.isspace():
         raise SourceError(UnhealthyReason.NOT_METRICS, "the page is empty")
     ended = page.endswith((b"\n# EOF", b"\n# EOF\n", b"\n# EOF\r\n"))
     if "openmetrics" in content_type and not ended:

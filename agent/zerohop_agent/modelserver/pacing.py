@@ -1,0 +1,53 @@
+"""How long to wait between two readings of one endpoint. No clock, no randomness of its own."""
+
+from __future__ import annotations
+
+__all__ = ["Pacing"]
+
+#: a reading that takes more than this share of the interval costs the server too much
+_COST_SHARE = 0.25
+#: weight of the newest reading; a single slow one moves the interval a little, four in a row almost fully
+_SMOOTHING = 0.3
+#: share of the interval by which readings are spread, so that endpoints do not fall into step
+_JITTER = 0.1
+_MAX_DOUBLINGS = 10
+
+
+class Pacing:
+    """Holds the interval of one endpoint: its base, made longer by slow answers, failures and floors."""
+
+    def __init__(self, base_ns: int, max_ns: int, failure_max_ns: int) -> None:
+        self._base_ns = base_ns
+        self._max_ns = max(base_ns, max_ns)
+        self._failure_max_ns = max(base_ns, failure_max_ns)
+        self._floor_ns = 0
+        self._cost_ns = 0.0
+        self._failures = 0
+
+    @property
+    def interval_ns(self) -> int:
+        """The interval in use now."""
+        slow = min(int(self._cost_ns / _COST_SHARE), self._max_ns)
+        interval = max(self._base_ns, self._floor_ns, slow)
+        if self._failures:
+            interval = max(interval, min(self._base_ns << min(self._failures, _MAX_DOUBLINGS), self._failure_max_ns))
+        return interval
+
+    def set_floor(self, floor_ns: int) -> None:
+        """Never read more often than this from now on (an engine that suffers, a server of several processes)."""
+        self._floor_ns = floor_ns
+
+    def succeeded(self, elapsed_ns: int) -> None:
+        """Take in how long a reading took."""
+        self._cost_ns += _SMOOTHING * (elapsed_ns - self._cost_ns)
+        self._failures = 0
+
+    def failed(self) -> None:
+        """Take in that a reading failed: each time in a row the wait doubles, up to a bound."""
+        self._failures += 1
+
+    def delay_ns(self, elapsed_ns: int, random: float) -> int:
+        """Return the wait before the next reading, `elapsed_ns` after this one began. `random` is in [0, 1)."""
+        interval = self.interval_ns
+        spread = 1.0 + _JITTER * (random - 0.5)
+        return max(0, int(interval * spread) - elapsed_ns)

@@ -1,0 +1,240 @@
+"""Reads one model server again and again, as often as it can bear."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+
+from zerohop_agent.endpoints import EndpointSpec
+from zerohop_agent.modelserver.client import Client, tls_context
+from zerohop_agent.modelserver.pacing import Pacing
+from zerohop_agent.modelserver.page import PageReader
+from zerohop_agent.modelserver.selfcheck import advice_on_failure, findings
+from zerohop_agent.modelserver.served import ServedModels, parse_models
+from zerohop_agent.modelserver.settings import PROTOCOL_VERSION, ModelServerSettings
+from zerohop_agent.signals import Signals, SourceError
+from zerohop_process.address import Address
+from zerohop_process.log import OncePerChange, event, get
+from zerohop_process.orca import ORCA_REQUEST_HEADER, ORCA_RESPONSE_HEADER, parse_orca
+from zerohop_snapshot.layout import UnhealthyReason
+
+__all__ = ["METRICS_ACCEPT", "ModelServerReader"]
+
+_logger = get("agent.modelserver")
+
+#: The text format keeps `vllm:` as it is; asked for OpenMetrics, prometheus_client >= 0.23 answers `vllm_`.
+METRICS_ACCEPT = "text/plain;version=0.0.4;q=1,*/*;q=0.1"
+#: a dead server is asked once a second, so that its return is seen within one
+_FAILURE_MAX_NS = 1_000_000_000
+_DEFAULT_PATH = "/metrics"
+#: ORCA name -> field, for fields that the page does not have
+_ORCA_FIELDS = {
+    "num_requests_waiting": "waiting",
+    "num_requests_running": "running",
+    "kv_cache_usage_perc": "kv_cache_usage",
+    "kv_cache_utilization": "kv_cache_usage",
+    "max_token_capacity": "kv_capacity_tokens",
+}
+
+OnSignals = Callable[[EndpointSpec, Signals, int, int], None]
+OnFailure = Callable[[EndpointSpec, SourceError], None]
+
+
+class ModelServerReader:
+    """Scrapes one endpoint over one kept-alive connection until cancelled.
+
+    `on_signals(spec, signals, observed_ns, elapsed_ns)` is called after each good reading. `observed_ns` (monotonic)
+    is the
+    moment the request was written: the gauges are of then or a little later, so that a pick made since is counted
+    at worst twice and never lost. `elapsed_ns` is the time to the last byte. `on_failure(spec, error)` is called
+    after each bad one.
+    """
+
+    def __init__(
+        self, spec: EndpointSpec, settings: ModelServerSettings, on_signals: OnSignals, on_failure: OnFailure
+    ) -> None:
+        self._spec = spec
+        self._settings = settings
+        self._on_signals = on_signals
+        self._on_failure = on_failure
+        self._base_ns = spec.scrape_interval_ns or settings.scrape_interval_ns
+        self._pacing = Pacing(self._base_ns, settings.max_interval_ns, _FAILURE_MAX_NS)
+        self._mapping = settings.mappings.get(spec.engine) if spec.engine is not None else None
+        self._page = PageReader(spec.engine if self._mapping else None, settings.mappings)
+        self._path = spec.metrics_path
+        if self._mapping is not None and spec.metrics_path == _DEFAULT_PATH:
+            self._path = self._mapping.metrics_path
+        self._models: ServedModels | None = None
+        self._models_due = asyncio.Event()
+        self._process_start_s: float | None = None
+        self._healthy = False
+        self._once = OncePerChange()
+
+    @property
+    def engine(self) -> str | None:
+        """The engine whose mapping is in use; None before the first page when none was configured."""
+        if self._spec.engine is not None:
+            return self._spec.engine
+        return self._page.engine.name if self._page.engine is not None else None
+
+    @property
+    def interval_ns(self) -> int:
+        """The interval in use now, after any back-off."""
+        return self._pacing.interval_ns
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        self._check_configuration()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_page(), name=f"scrape {self._spec.address}")
+            group.create_task(self._follow_models(), name=f"models {self._spec.address}")
+
+    def _client(self, port: int) -> Client:
+        settings = self._settings
+        tls = None
+        if self._spec.metrics_scheme == "https":
+            tls = tls_context(verify=settings.tls_verify, ca_file=settings.tls_ca_file)
+        headers = ((ORCA_REQUEST_HEADER, "TEXT"),) if settings.orca else ()
+        address = Address(self._spec.address.host, port)
+        return Client(address, tls=tls, limit_bytes=settings.limit_bytes, headers=headers)
+
+    async def _follow_page(self) -> None:
+        client = self._client(self._spec.metrics_port or self._spec.address.port)
+        try:
+            # Endpoints that appear together must not be read in step for ever.
+            await asyncio.sleep(min(self._base_ns / 1e9, 0.05) * random.random())
+            while True:
+                started_ns = time.monotonic_ns()
+                await self._read_once(client)
+                elapsed_ns = time.monotonic_ns() - started_ns
+                await asyncio.sleep(self._pacing.delay_ns(elapsed_ns, random.random()) / 1e9)
+        finally:
+            client.close()
+
+    async def _read_once(self, client: Client) -> None:
+        try:
+            if self._spec.engine is not None and self._mapping is None:
+                known = ", ".join(self._settings.mappings)
+                text = f"no engine is called {self._spec.engine!r}; known are {known}"
+                raise SourceError(UnhealthyReason.ENGINE_UNKNOWN, text)
+            timeout_s = max(self._settings.timeout_ns / 1e9, self._floor_ns() / 1e9)
+            fetched = await client.get(self._path, accept=METRICS_ACCEPT, timeout_s=timeout_s)
+            response = fetched.response
+            if response.status != 200:
+                advice = advice_on_failure(self._path, response.status, b"")
+                text = f"GET {self._path} answers {response.status}" + (f": {advice}" if advice else "")
+                raise SourceError(UnhealthyReason.HTTP_STATUS, text)
+            try:
+                signals = self._page.read(response.body, response.headers.get("content-type", ""))
+            except SourceError as error:
+                advice = advice_on_failure(self._path, 200, response.body[:64])
+                raise SourceError(error.reason, f"{error.detail}; {advice}") from None if advice else error
+        except SourceError as error:
+            self._failed(error)
+            return
+        elapsed_ns = fetched.received_ns - fetched.requested_ns
+        self._add_slow_knowledge(signals, response.headers.get(ORCA_RESPONSE_HEADER) if self._settings.orca else None)
+        self._succeeded(signals, elapsed_ns)
+        self._on_signals(self._spec, signals, fetched.requested_ns, elapsed_ns)
+
+    def _failed(self, error: SourceError) -> None:
+        self._pacing.failed()
+        self._healthy = False
+        state = (error.reason, error.detail)
+        text = "reading the endpoint fails"
+        self._once.log(
+            _logger, "warning", "health", state, text, endpoint=self._spec.address, reason=error.reason.name.lower(),
+            detail=error.detail,
+        )  # fmt: skip
+        self._on_failure(self._spec, error)
+
+    def _succeeded(self, signals: Signals, elapsed_ns: int) -> None:
+        self._pacing.succeeded(elapsed_ns)
+        self._pacing.set_floor(self._floor_ns())
+        if self._once.changed("health", None):
+            event(_logger, "info", "reading the endpoint works", endpoint=self._spec.address, engine=self.engine)
+        restarted = signals.process_start_s != self._process_start_s
+        if restarted or not self._healthy:
+            self._models_due.set()
+        self._process_start_s = signals.process_start_s
+        self._healthy = True
+        self._check_page(signals)
+
+    def _floor_ns(self) -> int:
+        """Return the shortest interval that this server bears, unless its endpoint insists on another."""
+        if self._spec.scrape_interval_ns is not None:
+            return 0
+        mapping = self._page.engine
+        floor_ns = int(mapping.floor_interval_s * 1e9) if mapping is not None else 0
+        return max(floor_ns, self._settings.multi_process_interval_ns if self._page.multi_process else 0)
+
+    def _check_configuration(self) -> None:
+        version = self._spec.protocol_version
+        if version is not None and version != PROTOCOL_VERSION:
+            text = "the endpoint names another version of the model server protocol than is read here"
+            event(_logger, "warning", text, endpoint=self._spec.address, named=version, read=PROTOCOL_VERSION)
+
+    def _check_page(self, signals: Signals) -> None:
+        mapping = self._page.engine
+        if mapping is None:
+            return
+        found = findings(
+            mapping, signals,
+            interval_ns=max(self._base_ns, self._floor_ns()), asked_ns=self._base_ns,
+            stale_after_ns=self._settings.stale_after_ns,
+        )  # fmt: skip
+        if not self._once.changed("page", (mapping.name, self._page.names, self._page.multi_process)):
+            return
+        for finding in found:
+            if self._once.changed(finding, True):
+                event(_logger, "warning", finding, endpoint=self._spec.address, engine=mapping.name)
+
+    def _add_slow_knowledge(self, signals: Signals, orca: str | None) -> None:
+        models = self._models
+        if models is not None:
+            signals.models = models.names
+            if signals.max_model_len is None:
+                signals.max_model_len = models.max_model_len
+        if orca:
+            for name, value in parse_orca(orca).items():
+                field = _ORCA_FIELDS.get(name)
+                if field is not None and value >= 0 and getattr(signals, field) is None:
+                    setattr(signals, field, value)
+
+    async def _follow_models(self) -> None:
+        """Keep the served models up to date: now and then, after a restart, and after an outage.
+
+        The connection is closed in between: servers drop idle ones after a few seconds anyway.
+        """
+        while True:
+            await self._models_due.wait()
+            self._models_due.clear()
+            await self._read_models()
+            try:
+                async with asyncio.timeout(self._settings.models_interval_ns / 1e9 * random.uniform(0.9, 1.1)):
+                    await self._models_due.wait()
+            except TimeoutError:
+                self._models_due.set()
+
+    async def _read_models(self) -> None:
+        client = self._client(self._spec.address.port)
+        try:
+            path = self._settings.models_path
+            fetched = await client.get(path, accept="application/json", timeout_s=self._settings.timeout_ns / 1e9)
+            status = fetched.response.status
+            if status != 200:
+                raise SourceError(UnhealthyReason.HTTP_STATUS, f"GET {path} answers {status}")
+            self._models = parse_models(fetched.response.body)
+        except SourceError as error:
+            # A server that stopped telling its models is not known to serve the old ones.
+            self._models = None
+            text = "the served models are unknown"
+            self._once.log(
+                _logger, "info", "models", error.detail, text, endpoint=self._spec.address, detail=error.detail
+            )
+        else:
+            self._once.changed("models", None)
+        finally:
+            client.close()
