@@ -19,7 +19,7 @@ from zerohop_agent.latches import Bounds
 from zerohop_process.address import Address, address
 from zerohop_process.errors import ConfigError, reason
 from zerohop_process.strict import Node, did_you_mean, load_yaml
-from zerohop_process.units import duration, duration_text, size
+from zerohop_process.units import duration, duration_text, size, size_text
 
 #: Sections of the file that no flag can say.
 _SECTIONS = ("endpoints", "pools", "mappings", "gpu")
@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--unhealthy-after", type=int, default=3, metavar="N", help="timeouts or resets in a row that make it unhealthy"
     )
-    add("--overloaded-waiting", type=float, default=128.0, metavar="N", help="queue length that marks it overloaded")
+    add("--overloaded-waiting", type=float, default=128, metavar="N", help="queue length that marks it overloaded")
     add("--overloaded-kv-cache", type=float, default=0.98, metavar="RATIO",
         help="KV cache use that marks it overloaded while requests wait")  # fmt: skip
     add(
@@ -239,7 +239,10 @@ def _hold_defaults_back(parser: argparse.ArgumentParser) -> None:
     """Leave flags that were not given out of the namespace, so that the file can stand between flag and default."""
     options: dict[str, _Option] = {}
     for action in parser._actions:  # noqa: SLF001 - argparse has no public list of them
-        if action.dest in ("help", "config"):
+        if action.dest == "help":
+            continue
+        if action.dest == "config":
+            action.default = argparse.SUPPRESS
             continue
         options[action.dest] = _Option(action, action.default)
         shown = _shown(action.default, action.type)
@@ -254,6 +257,8 @@ def _shown(default: object, kind: object) -> str:
         return ""
     if kind is duration:
         return duration_text(int(str(default)))
+    if kind is size:
+        return size_text(float(str(default)))
     if kind is _mode:
         return f"{default:04o}"
     return str(default)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.process_collector import ProcessCollector
 
 from zerohop_agent import config as configuration
-from zerohop_agent import endpoints_file
+from zerohop_agent import discovery, endpoints_file
 from zerohop_agent.collectors.base import Collector, CollectorDriver
+from zerohop_agent.collectors.gpu.collector import GpuCollector
 from zerohop_agent.collectors.host import HostCollector
 from zerohop_agent.config import AgentConfig, add_arguments
 from zerohop_agent.endpoints import EndpointSet, EndpointSpec
@@ -87,43 +88,57 @@ async def _serve(config: AgentConfig, writer: SnapshotWriter, stop: StopSignal) 
     )
     publisher = Publisher(writer, runtime.prepare, config.publish_interval_ns, polling=lambda: runtime.plugin_live)
     runtime.on_change = publisher.touch
-    driver = CollectorDriver(_collectors(config), runtime.view)
+    fatal: list[str] = []
+
+    def end(reason: str) -> None:
+        fatal.append(reason)
+        stop.set()
+
+    driver = CollectorDriver(_collectors(config, end), runtime.view)
     file_state = EndpointsFileState() if config.endpoints_file is not None else None
     server = _metrics_server(config, runtime, publisher, driver, file_state)
-    work = [driver.run()]
     try:
-        runtime.apply("flags", await endpoints_file.resolved(config.endpoints))
-        if config.endpoints_file is not None and file_state is not None:
-            first = asyncio.Event()
-
-            def apply(endpoints: EndpointSet) -> None:
-                runtime.apply("file", endpoints)
-                first.set()
-
-            work.append(endpoints_file.follow(config.endpoints_file, apply, file_state))
-        else:
-            first = None
-        return await _until_stopped(config, publisher, server, work, first, stop)
+        await _work(config, runtime, publisher, server, driver, file_state, stop)
     finally:
         await runtime.close()
         publisher.stop()
         if server is not None:
             server.close()
+    for reason in fatal:
+        log.event(_logger, "error", "ending", reason=reason)
+    return 1 if fatal else 0
 
 
-async def _until_stopped(
+async def _work(
     config: AgentConfig,
+    runtime: Runtime,
     publisher: Publisher,
     server: MetricsServer | None,
-    work: list[Coroutine[Any, Any, None]],
-    first: asyncio.Event | None,
+    driver: CollectorDriver,
+    file_state: EndpointsFileState | None,
     stop: StopSignal,
-) -> int:
-    tasks = [asyncio.create_task(one) for one in work]
+) -> None:
+    """Start every source and collector, say ready once the first snapshot is out, and run until told to stop."""
+    runtime.apply("flags", await endpoints_file.resolved(config.endpoints))
     stopped = asyncio.create_task(stop.wait())
+    tasks = [stopped, asyncio.create_task(driver.run())]
     try:
-        if first is not None:
-            await _first_of(asyncio.create_task(first.wait()), stopped, *tasks)
+        if config.endpoints_file is not None and file_state is not None:
+            read = asyncio.Event()
+
+            def apply(endpoints: EndpointSet) -> None:
+                runtime.apply("file", endpoints)
+                read.set()
+
+            tasks.append(asyncio.create_task(endpoints_file.follow(config.endpoints_file, apply, file_state)))
+            waiter = asyncio.create_task(read.wait())
+            try:
+                await _first_of(waiter, *tasks)
+            finally:
+                waiter.cancel()
+        if config.discovery.source != "off":
+            found = discovery.run(config.discovery, lambda endpoints: runtime.apply("kubernetes", endpoints))
+            tasks.append(asyncio.create_task(found))
         publisher.start()
         fields: dict[str, object] = {"shm_dir": config.shm_dir}
         if server is not None:
@@ -131,12 +146,11 @@ async def _until_stopped(
             fields["metrics"] = server.address
         if not stop.is_set():
             ready("agent", **fields)
-        await _first_of(stopped, *tasks)
-        return 0
+        await _first_of(*tasks)
     finally:
-        for task in (stopped, *tasks):
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(stopped, *tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _first_of(*tasks: asyncio.Task[Any]) -> None:
@@ -167,8 +181,11 @@ def _sources(config: AgentConfig) -> frozenset[str]:
     return frozenset(sources)
 
 
-def _collectors(config: AgentConfig) -> list[Collector]:
-    return [HostCollector(config.procfs)]
+def _collectors(config: AgentConfig, end: Callable[[str], None]) -> list[Collector]:
+    collectors: list[Collector] = [HostCollector(config.procfs)]
+    if config.gpu:
+        collectors.append(GpuCollector(config.gpu_settings, capacity=config.gpu_capacity, on_fatal=end))
+    return collectors
 
 
 def _metrics_server(
