@@ -64,7 +64,7 @@ class FixedScheduler:
         allowed = self.endpoints
         if request.subset is not None:
             among = subset(request.subset)
-            allowed = tuple(endpoint for endpoint in allowed if endpoint in among)
+            allowed = tuple(endpoint for endpoint in allowed if among.allows(endpoint))
         if not allowed:
             return NO_ENDPOINTS
         self.in_flight += 1

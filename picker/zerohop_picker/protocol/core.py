@@ -87,12 +87,12 @@ class ProtocolCore:
         else:
             try:
                 answer = self.scheduler.schedule(request, now_ns)
-            except Exception as error:  # noqa: BLE001 - a plugin's bug must not cost a request
+            except Exception as error:  # a plugin's bug must not cost a request
                 self._note_failure(error)
         if answer is None:
             try:
                 answer = self.scheduler.fallback(request, now_ns)
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:
                 self._note_failure(error)
                 answer = refusals.SCHEDULER_FAILED
         if isinstance(answer, Refusal):

@@ -34,8 +34,11 @@ _OVERWRITE_IF_EXISTS_OR_ADD = b"\x18\x02"
 EMPTY = {tag: bytes((tag, 2, 0x0A, 0)) for tag in (REQUEST_HEADERS, RESPONSE_HEADERS, REQUEST_BODY, RESPONSE_BODY)}
 
 
+_ONE_BYTE = [bytes((value,)) for value in range(0x80)]
+
+
 def set_header(name: str, value: bytes) -> bytes:
-    """One `set_headers` entry that overwrites. Only `raw_value` is written: Envoy refuses both (see request.headers)."""
+    """One `set_headers` entry that overwrites. Only `raw_value` is written: Envoy refuses both."""
     header = field(0x0A, name.encode()) + field(0x1A, value)
     return field(0x0A, field(0x0A, header) + _OVERWRITE_IF_EXISTS_OR_ADD)
 
@@ -45,12 +48,28 @@ def remove_header(name: str) -> bytes:
     return field(0x12, name.encode())
 
 
+def content_length(size: int) -> bytes:
+    """`set_header` for a content length."""
+    text = b"%d" % size
+    head, tail = _CONTENT_LENGTHS[len(text)]
+    return head + text + tail
+
+
+def _content_length_parts(digits: int) -> tuple[bytes, bytes]:
+    head, _, tail = set_header("content-length", b"?" * digits).partition(b"?" * digits)
+    return head, tail
+
+
+_CONTENT_LENGTHS = [_content_length_parts(digits) if digits else (b"", b"") for digits in range(20)]
+
+
 def headers_reply(tag: int, mutation: bytes, extra: bytes = b"", *, clear_route_cache: bool = False) -> bytes:
     """HeadersResponse (or BodyResponse) with header mutations; `extra` holds further fields of the message."""
-    common = field(0x12, mutation) if mutation else b""
+    common = b"\x12" + varint(len(mutation)) + mutation if mutation else b""
     if clear_route_cache:
         common += _CLEAR_ROUTE_CACHE
-    return field(tag, field(0x0A, common)) + extra
+    inside = b"\x0a" + varint(len(common)) + common
+    return b"".join((_ONE_BYTE[tag], varint(len(inside)), inside, extra))
 
 
 def buffered_body_reply(mutation: bytes, body: bytes | None, extra: bytes) -> bytes:
@@ -92,9 +111,13 @@ def echoes(tag: int, body: Body, chunk_bytes: int | None) -> list[bytes]:
 
 
 def streamed(tag: int, body: bytes | memoryview, *, end: bool, chunk_bytes: int) -> Iterator[bytes]:
-    """`body` as streamed responses of at most `chunk_bytes`, the last one with `end`; an empty body is one empty chunk."""
+    """`body` as streamed responses of at most `chunk_bytes`, the last with `end`; an empty body is one empty chunk."""
+    size = len(body)
+    if 0 < size <= chunk_bytes:
+        head, tail = b"\x0a" + varint(size), b"\x10\x01" if end else b""
+        yield b"".join((_echo_prefix(tag, len(head) + size + len(tail)), head, body, tail))
+        return
     view = memoryview(body)
-    size = len(view)
     for start in range(0, size or 1, chunk_bytes):
         stop = min(start + chunk_bytes, size)
         head = b"\x0a" + varint(stop - start) if stop > start else b""

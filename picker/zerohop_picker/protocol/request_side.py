@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from zerohop_picker._pb import extproc_pb2 as pb
-from zerohop_picker.protocol import metadata, refusals, replies
+from zerohop_picker._pb.extproc_pb2 import BUFFERED_PARTIAL, FULL_DUPLEX_STREAMED, GRPC, NONE, STREAMED
+from zerohop_picker.protocol import refusals, replies
 from zerohop_picker.protocol.core import ProtocolCore
 from zerohop_picker.protocol.errors import PeerError, StreamFault
 from zerohop_picker.protocol.table import REQUEST, Event, State
@@ -43,8 +43,8 @@ class RequestSide:
         self._core = core
         self.pool = pool
         self.state = State.OPEN
-        self.mode: int = pb.NONE
-        self.response_mode: int = pb.NONE
+        self.mode: int = NONE
+        self.response_mode: int = NONE
         self.now_ns = self.received_ns = 0
         #: Set once an endpoint was picked.
         self.decision: Decision | None = None
@@ -61,9 +61,9 @@ class RequestSide:
 
     # Events.
 
-    def on_headers(self, message: pb.HttpHeaders) -> list[bytes]:
-        """Replies to the headers, once `mode` is set."""
-        self._headers = headers = names.read_headers(message.headers.headers)
+    def on_headers(self, headers: dict[str, str], *, end: bool) -> list[bytes]:
+        """Replies to the headers, once `mode` is set. `headers` as in `LLMRequest`."""
+        self._headers = headers
         path = headers.get(":path", "/")
         cut = path.find("?")
         self._path = path if cut < 0 else path[:cut]
@@ -72,7 +72,7 @@ class RequestSide:
         self._route = route(headers.get(":method", "POST"), self._path, content_type)
         modes = self._core.counters.modes
         modes[self.mode] = modes.get(self.mode, 0) + 1
-        return self.step(self._plan(end=message.end_of_stream), None)
+        return self.step(self._plan(end=end), None)
 
     def on_body(self, body: Body) -> list[bytes]:
         """Replies to one body message."""
@@ -89,16 +89,15 @@ class RequestSide:
             StreamFault: the table has no such row.
             PeerError: the request is refused.
         """
-        row = REQUEST.get((self.state, event))
+        row = _ROWS.get((self.state, event))
         if row is None:
             raise StreamFault(f"request {event.name.lower()} not expected while {self.state.name.lower()}")
-        out: list[bytes] = getattr(self, row[0])(payload)
+        out: list[bytes] = row[0](self, payload)
         self.state = row[1]
         return out
 
-    def read_subset(self, message: pb.Metadata) -> None:
+    def take_subset(self, hint: tuple[str, ...] | None) -> None:
         """Takes the hint of one message. Headers and bodies may both carry it; the last that names anything wins."""
-        hint = metadata.subset_hint(message)
         if hint or (hint is not None and not self._subset):
             self._subset = hint
 
@@ -121,19 +120,23 @@ class RequestSide:
 
     def _plan(self, *, end: bool) -> Event:
         """Which row of the table the headers take."""
-        mode, needed = self.mode, self._route.need is not BodyNeed.NOTHING
+        mode = self.mode
         if end:
             return Event.HEADERS_ONLY
-        if mode == pb.NONE:
+        needed = self._route.need is not BodyNeed.NOTHING
+        if mode == FULL_DUPLEX_STREAMED:
+            if not needed:
+                return Event.HEADERS_THEN_ECHO if self.grpc else Event.HEADERS_THEN_PEEK
+            self._check_announced_size()
+            return Event.HEADERS_THEN_HOLD
+        if mode == NONE:
             return Event.HEADERS_THEN_BUFFER if needed and self._core.settings.ask_for_body else Event.HEADERS_ONLY
-        if mode == pb.STREAMED:
+        if mode == STREAMED:
             return Event.HEADERS_THEN_ACK
-        if mode == pb.GRPC:
+        if mode == GRPC:
             return Event.HEADERS_THEN_ECHO
-        if mode == pb.FULL_DUPLEX_STREAMED and not needed:
-            return Event.HEADERS_THEN_ECHO if self.grpc else Event.HEADERS_THEN_PEEK
         self._check_announced_size()
-        return Event.HEADERS_THEN_HOLD if mode == pb.FULL_DUPLEX_STREAMED else Event.HEADERS_THEN_BUFFER
+        return Event.HEADERS_THEN_BUFFER
 
     # Actions.
 
@@ -143,7 +146,7 @@ class RequestSide:
     def _ask_for_body(self, _: None) -> list[bytes]:
         """An answer without a destination, on which the gateway sends the body. A client's own destination goes now."""
         extra = b""
-        if self.mode == pb.NONE:
+        if self.mode == NONE:
             stays = self._core.stays(None)
             extra = replies.mode_override(buffered=True, response_body_mode=self.response_mode if stays else None)
         return [replies.headers_reply(replies.REQUEST_HEADERS, self._removals(names.DESTINATION), extra)]
@@ -172,12 +175,12 @@ class RequestSide:
             raise PeerError(refusals.too_large(limit))
         data = bytes(body.data)
         # Without the end flag it is the first part of a body in one mode, and all of it before trailers in the other.
-        decision = self._decide(data, whole=body.end or self.mode != pb.BUFFERED_PARTIAL)
+        decision = self._decide(data, whole=body.end or self.mode != BUFFERED_PARTIAL)
         renamed = self._renamed(decision, data)
         mutation, extra = self._destination(decision)
         if renamed is not None and body.end:
             # Envoy compares the two in the buffered modes, and fails the request when they differ.
-            mutation += replies.set_header("content-length", b"%d" % len(renamed))
+            mutation += replies.content_length(len(renamed))
         return [replies.buffered_body_reply(mutation, renamed, extra)]
 
     def _refuse_unpicked(self, _: None) -> list[bytes]:
@@ -201,7 +204,7 @@ class RequestSide:
     @property
     def _chunk_bytes(self) -> int | None:
         """Longest chunk; None in GRPC mode, where a chunk is one message and stays one."""
-        return None if self.mode == pb.GRPC else self._core.settings.chunk_bytes
+        return None if self.mode == GRPC else self._core.settings.chunk_bytes
 
     def _headers_and_held_body(self, *, end: bool) -> list[bytes]:
         body = bytes(self._held[0]) if len(self._held) == 1 else b"".join(self._held)
@@ -241,7 +244,7 @@ class RequestSide:
     def _headers_reply(self, decision: Decision, body_bytes: int | None) -> bytes:
         mutation, extra = self._destination(decision)
         if body_bytes:
-            mutation += replies.set_header("content-length", b"%d" % body_bytes)
+            mutation += replies.content_length(body_bytes)
         return replies.headers_reply(replies.REQUEST_HEADERS, mutation, extra, clear_route_cache=True)
 
     def _destination(self, decision: Decision) -> tuple[bytes, bytes]:
@@ -264,7 +267,9 @@ class RequestSide:
     def _removals(self, *more: str) -> bytes:
         """Mutations that take away what only the picker may say to a model server, where a client said it."""
         headers = self._headers
-        return b"".join(replies.remove_header(name) for name in (*names.RESERVED, *more) if name in headers)
+        if not more and names.RESERVED.isdisjoint(headers):
+            return b""
+        return b"".join(replies.remove_header(name) for name in (*sorted(names.RESERVED), *more) if name in headers)
 
     def _hold(self, data: memoryview) -> None:
         size = len(data)
@@ -281,6 +286,12 @@ class RequestSide:
 
     def _check_announced_size(self) -> None:
         text = self._headers.get("content-length", "")
+        if len(text) < 7:
+            return  # below a megabyte; a smaller limit is checked as the bytes come
         limit = self._core.settings.max_request_bytes
         if text.isascii() and text.isdigit() and len(text) < 20 and int(text) > limit:
             raise PeerError(refusals.too_large(limit))
+
+
+#: The table with its actions looked up.
+_ROWS = {key: (getattr(RequestSide, name), state) for key, (name, state) in REQUEST.items()}

@@ -50,7 +50,7 @@ class ResponseSide:
     def on_body(self, body: Body) -> list[bytes]:
         """Replies to one body message: at once, nothing is held."""
         if self._decision is not None:
-            self._look_at(body)
+            self._look_at(body, self._decision)
         return self._step(Event.BODY_END if body.end else Event.BODY, body)
 
     def on_trailers(self) -> list[bytes]:
@@ -71,24 +71,23 @@ class ResponseSide:
             return Outcome.COMPLETE
         return Outcome.UNOBSERVED if self.state is State.DONE else Outcome.ABORTED
 
-    def _look_at(self, body: Body) -> None:
+    def _look_at(self, body: Body, decision: Decision) -> None:
         data = body.data
         if not len(data):
             self._complete = self._complete or body.end
             return
         if not self._seen_bytes:
             self._seen_bytes = True
-            assert self._decision is not None
-            self._decision.ticket.first_token()
+            decision.ticket.first_token()
         tail = self._tail + bytes(data[-_TAIL_BYTES:]) if len(data) < _TAIL_BYTES else bytes(data[-_TAIL_BYTES:])
         self._complete = self._complete or body.end or _DONE_EVENT in tail
         self._tail = tail[-_TAIL_BYTES:]
 
     def _step(self, event: Event, payload: Any) -> list[bytes]:
-        row = RESPONSE.get((self.state, event))
+        row = _ROWS.get((self.state, event))
         if row is None:
             raise StreamFault(f"response {event.name.lower()} not expected while {self.state.name.lower()}")
-        out: list[bytes] = getattr(self, row[0])(payload)
+        out: list[bytes] = row[0](self, payload)
         self.state = row[1]
         return out
 
@@ -121,6 +120,9 @@ class ResponseSide:
         self._core.counters.repeated_ends += 1
         return []
 
+
+#: The table with its actions looked up.
+_ROWS = {key: (getattr(ResponseSide, name), state) for key, (name, state) in RESPONSE.items()}
 
 #: Enough to see the last event whole when it is cut over two chunks, with the blank line after it.
 _TAIL_BYTES = 2 * len(_DONE_EVENT)

@@ -12,13 +12,23 @@ The front owns sockets, gRPC framing, timers and logs. `table` owns the transiti
 from __future__ import annotations
 
 from zerohop_picker._pb import extproc_pb2 as pb
-from zerohop_picker.protocol import replies
+from zerohop_picker.protocol import metadata, replies
 from zerohop_picker.protocol.core import ProtocolCore
 from zerohop_picker.protocol.errors import PeerError, StreamFault
 from zerohop_picker.protocol.request_side import RequestSide
 from zerohop_picker.protocol.response_side import ResponseSide
 from zerohop_picker.protocol.table import State
-from zerohop_picker.protocol.wire import REQUEST_BODY, RESPONSE_BODY, Body, body_of, parse, read_body
+from zerohop_picker.protocol.wire import (
+    REQUEST_BODY,
+    REQUEST_HEADERS,
+    RESPONSE_BODY,
+    Body,
+    body_of,
+    parse,
+    read_body,
+    read_request_headers,
+)
+from zerohop_picker.request.headers import read_headers
 from zerohop_picker.scheduling_contract import Outcome, Refusal
 
 __all__ = ["ExtProcStream", "StreamFault"]
@@ -45,6 +55,11 @@ class ExtProcStream:
         self.wake_ns = 0
 
     @property
+    def awaiting_request(self) -> bool:
+        """Whether the gateway still owes a part of the request, so that standing still is a fault of its side."""
+        return not self.finished and self._request.state is not State.DONE
+
+    @property
     def held_bytes(self) -> int:
         """Bytes of request body held now."""
         return self._request.held_bytes
@@ -58,8 +73,8 @@ class ExtProcStream:
     def receive(self, message: bytes, now_ns: int, received_ns: int = 0) -> list[bytes]:
         """Replies to one message, in wire order; none when it needs none, or once the stream is finished.
 
-        `now_ns` and `received_ns` are CLOCK_MONOTONIC; the second is when the message's last byte was read (default: now),
-        and what lies between counts against the deadline.
+        `now_ns` and `received_ns` are CLOCK_MONOTONIC; the second is when the message's last byte was read (default: now).
+        What lies between counts against the deadline.
 
         Raises:
             StreamFault: the message is not of the protocol; end the stream with its gRPC status.
@@ -75,6 +90,9 @@ class ExtProcStream:
                 out = self._on_response_body(read_body(message))
             elif tag == REQUEST_BODY:
                 out = self._on_request_body(read_body(message))
+            elif tag == REQUEST_HEADERS and (headers := read_request_headers(message)) is not None:
+                self._take(context := metadata.read_context(headers.rest))
+                out = [] if self._silent else self._on_request_headers(headers.values, headers.end, context)
             else:
                 out = self._on_parsed(parse(pb.ProcessingRequest, message))
         except PeerError as error:
@@ -113,35 +131,34 @@ class ExtProcStream:
             decision.ticket.finish(self._outcome())
 
     def _on_parsed(self, message: pb.ProcessingRequest) -> list[bytes]:
+        """A message that the protobuf runtime has read."""
         kind = message.WhichOneof("request")
-        if message.observability_mode:
-            self._silent = True  # the gateway reads no replies, so nothing would come of a decision
+        self._take(context := metadata.context_of(message))
         if self._silent or kind is None:
             return []  # kinds of message that are newer than this code are not answered
-        if message.HasField("metadata_context"):
-            self._request.read_subset(message.metadata_context)
         if kind == "request_headers":
-            stated = self._read_modes(message)
-            out = self._request.on_headers(message.request_headers)
-            if not stated and self._request.waits_for_first_chunk:
-                self.wake_ns = self._request.received_ns + self._core.settings.deadline_ns
-            return out
+            headers = message.request_headers
+            return self._on_request_headers(read_headers(headers.headers.headers), headers.end_of_stream, context)
         if kind == "request_body":
             return self._request.on_body(body_of(message.request_body, _NOTHING))
         if kind == "request_trailers":
             return self._request.on_trailers()
         if kind == "response_headers":
-            self._read_modes(message)
             return self._response_side().on_headers(message)
         if kind == "response_body":
             return self._response_side().on_body(body_of(message.response_body, _NOTHING))
         return self._response_side().on_trailers()
 
+    def _on_request_headers(self, headers: dict[str, str], end: bool, context: metadata.Context) -> list[bytes]:
+        request = self._request
+        out = request.on_headers(headers, end=end)
+        if context.modes is None and request.waits_for_first_chunk:
+            self.wake_ns = request.received_ns + self._core.settings.deadline_ns
+        return out
+
     def _on_request_body(self, body: Body) -> list[bytes]:
         if len(body.rest):
-            rest = parse(pb.ProcessingRequest, body.rest)
-            self._silent = self._silent or rest.observability_mode
-            self._request.read_subset(rest.metadata_context)
+            self._take(metadata.read_context(bytes(body.rest)))
         return [] if self._silent else self._request.on_body(body)
 
     def _on_response_body(self, body: Body) -> list[bytes]:
@@ -152,20 +169,23 @@ class ExtProcStream:
             self._response = ResponseSide(self._core, self._response_mode, self._request.decision)
         return self._response
 
-    def _read_modes(self, message: pb.ProcessingRequest) -> bool:
-        """Takes the modes that a first message states; whether they are stated.
+    def _take(self, context: metadata.Context) -> None:
+        """Takes what a message says beside its headers or body.
 
-        A gateway that states none speaks the endpoint picker protocol's own mode, FULL_DUPLEX_STREAMED. (Envoy states them
-        since 1.33, also where both are NONE.) In case it shows no body after all, `wake_ns` bounds the wait.
+        A gateway that states no modes on its first message speaks the endpoint picker protocol's own,
+        FULL_DUPLEX_STREAMED. (Envoy states them since 1.33, also where both are NONE.) In case it shows no body after
+        all, `wake_ns` bounds the wait.
         """
         request = self._request
-        stated = message.HasField("protocol_config")
-        if stated:
-            request.mode = message.protocol_config.request_body_mode
-            self._response_mode = request.response_mode = message.protocol_config.response_body_mode
+        if context.modes is not None:
+            request.mode, self._response_mode = context.modes
+            request.response_mode = self._response_mode
         elif request.state is State.OPEN and self._response is None:
             request.mode = self._response_mode = request.response_mode = pb.FULL_DUPLEX_STREAMED
-        return stated
+        if context.observability:
+            self._silent = True  # the gateway reads no replies, so nothing would come of a decision
+        if context.subset is not None:
+            request.take_subset(context.subset)
 
     def _refuse(self, refusal: Refusal) -> list[bytes]:
         refused = self._core.counters.refusals
@@ -178,8 +198,8 @@ class ExtProcStream:
     def _leave_when_through(self) -> None:
         """Finishes the stream as early as no byte of the exchange can be lost by it.
 
-        The request must be through. (STREAMED counts as through once its headers are answered: Envoy keeps the chunks that
-        it has sent.) The response must be through, or not wanted and not begun; what is echoed is echoed to its end.
+        The request must be through. (STREAMED counts as through once its headers are answered: Envoy keeps the chunks
+        that it has sent.) The response must be through, or not wanted and not begun; an echo goes on to its end.
         """
         state = self._request.state
         if self._silent or state not in (State.DONE, State.ACKING, State.OPEN):

@@ -3,19 +3,19 @@
 An ext-proc stream carries one HTTP exchange. Its two directions are independent machines, because a model server may
 answer before the request's body is through. Each row says: in this state, on this event, do this, then be there.
 
-What the body modes ask of a processor (Envoy 1.34 to 1.40, `notes` in docs/protocol.md):
+What the body modes ask of a processor (Envoy 1.34 to 1.40; docs/protocol.md):
 
-* no body shown            - one answer to the headers, with the destination.
-* STREAMED                 - headers are answered first and carry the destination; a body chunk is acknowledged, its header
-                             mutations would be ignored.
-* BUFFERED, ..._PARTIAL    - headers are answered at once and empty, or Envoy would never send the body; the destination
-                             goes with the answer to the body.
-* FULL_DUPLEX_STREAMED     - nothing needs to be answered until the body ended; then headers, body chunks, trailers, in this
-                             order. Body answers are `streamed_response`, and whatever is not sent back is lost.
-* GRPC                     - like FULL_DUPLEX_STREAMED, one message each way at a time, so never held.
+* no body shown         - one answer to the headers, with the destination.
+* STREAMED              - headers are answered first and carry the destination; a body chunk is acknowledged, its header
+                          mutations would be ignored.
+* BUFFERED, ..._PARTIAL - headers are answered at once and empty, or Envoy would never send the body; the destination
+                          goes with the answer to the body.
+* FULL_DUPLEX_STREAMED  - nothing needs an answer until the body ended; then headers, body chunks, trailers, in this
+                          order. Body answers are `streamed_response`, and whatever is not sent back is lost.
+* GRPC                  - like FULL_DUPLEX_STREAMED, one message each way at a time, so never held.
 
 Which of the `HEADERS_*` events a header message is comes from the mode in its `protocol_config`, from its end of stream
-flag, and from what the path needs of a body (`ExtProcStream._plan`).
+flag, and from what the path needs of a body (`RequestSide._plan`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class State(enum.IntEnum):
     DONE = 6
 
 
-#: (state, event) -> (name of an `ExtProcStream` method, next state)
+#: (state, event) -> (name of an `RequestSide` or `ResponseSide` method, next state)
 REQUEST: dict[tuple[State, Event], tuple[str, State]] = {
     (State.OPEN, Event.HEADERS_ONLY): ("_decide_on_headers", State.DONE),
     (State.OPEN, Event.HEADERS_THEN_ACK): ("_decide_on_headers", State.ACKING),

@@ -18,25 +18,31 @@ def build(headers: Mapping[str, str], route: Route, path: str, body: bytes | Non
     Raises:
         BodyError: the body is not what the path requires.
     """
-    facts = _facts(headers, route, body, whole=whole) if body is not None else bodies.NOTHING
-    get = headers.get
-    return LLMRequest(
-        request_id=get(names.REQUEST_ID) or names.new_request_id(),
-        method=get(":method", "POST"),
-        path=path,
-        headers=headers,
-        kind=route.kind,
-        model=facts.model,
-        stream=facts.stream,
-        body=body if whole and route.need is not BodyNeed.NOTHING else None,
-        objective=names.either(headers, names.OBJECTIVE),
-        fairness_id=names.either(headers, names.FAIRNESS_ID) or DEFAULT_FAIRNESS_ID,
-        target_model=names.either(headers, names.TARGET_MODEL),
-        session_token=get(names.SESSION_TOKEN),
-        session_id=get(names.SESSION_ID),
-        ttft_slo_ms=names.milliseconds(headers, names.TTFT_SLO),
-        tpot_slo_ms=names.milliseconds(headers, names.TPOT_SLO),
+    facts = bodies.NOTHING if body is None else _facts(headers, route, body, whole=whole)
+    request = LLMRequest(
+        headers.get(names.REQUEST_ID) or names.new_request_id(),
+        headers.get(":method", "POST"),
+        path,
+        headers,
+        route.kind,
+        None,
+        facts.model,
+        facts.stream,
+        body if whole and route.need is not BodyNeed.NOTHING else None,
     )
+    if not names.STEERING.isdisjoint(headers):
+        _read_steering(request, headers)
+    return request
+
+
+def _read_steering(request: LLMRequest, headers: Mapping[str, str]) -> None:
+    request.objective = names.either(headers, names.OBJECTIVE)
+    request.fairness_id = names.either(headers, names.FAIRNESS_ID) or DEFAULT_FAIRNESS_ID
+    request.target_model = names.either(headers, names.TARGET_MODEL)
+    request.session_token = headers.get(names.SESSION_TOKEN)
+    request.session_id = headers.get(names.SESSION_ID)
+    request.ttft_slo_ms = names.milliseconds(headers, names.TTFT_SLO)
+    request.tpot_slo_ms = names.milliseconds(headers, names.TPOT_SLO)
 
 
 def _facts(headers: Mapping[str, str], route: Route, body: bytes, *, whole: bool) -> BodyFacts:

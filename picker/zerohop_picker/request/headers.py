@@ -32,7 +32,11 @@ TEST_ECHO = "x-echo-set-header"
 
 #: Names that only the picker may write towards the model server; a client's own are removed. The destination itself is
 #: not here: it is always overwritten.
-RESERVED = (DESTINATION_SERVED, SUBSET, DESTINATION + "-fallbacks", DESTINATION + "-scores", DROPPED_REASON)
+RESERVED = frozenset((DESTINATION_SERVED, SUBSET, DESTINATION + "-fallbacks", DESTINATION + "-scores", DROPPED_REASON))
+#: Names that make a request more than its path and body; most requests carry none of them.
+STEERING = frozenset(
+    (*FAIRNESS_ID, *OBJECTIVE, *TARGET_MODEL, *TTFT_SLO, *TPOT_SLO, SESSION_TOKEN, SESSION_ID, "content-encoding")
+)
 
 
 def read_headers(values: Iterable[Any]) -> dict[str, str]:
@@ -43,21 +47,20 @@ def read_headers(values: Iterable[Any]) -> dict[str, str]:
     """
     headers: dict[str, str] = {}
     for item in values:
-        raw = item.raw_value
-        if raw:
-            try:
-                value = raw.decode()
-            except UnicodeDecodeError:
-                value = raw.decode("latin-1")
-        else:
-            value = item.value
-        key = item.key
-        if not key.islower():
-            key = key.lower()
-        if key in headers:
-            value = f"{headers[key]},{value}"
-        headers[key] = value
+        key, value = header_pair(item)
+        headers[key] = f"{headers[key]},{value}" if key in headers else value
     return headers
+
+
+def header_pair(item: Any) -> tuple[str, str]:
+    """Lower-case name and value of one `HeaderValue` message."""
+    raw = item.raw_value
+    if not raw:
+        return item.key.lower(), item.value
+    try:
+        return item.key.lower(), raw.decode()
+    except UnicodeDecodeError:
+        return item.key.lower(), raw.decode("latin-1")
 
 
 def either(headers: Mapping[str, str], names: tuple[str, str]) -> str | None:

@@ -17,7 +17,7 @@ DEFAULT_FAIRNESS_ID = "default-flow"
 class LLMRequest:
     """One request, parsed no further than routing needs.
 
-    `headers` has lower-case names, pseudo-headers included (`:path`, `:method`); repeated headers are joined by a comma.
+    `headers` has lower-case names, pseudo-headers included (`:path`, `:method`); repeated ones are joined by a comma.
     `path` is without the query. `body` is the whole body, or None when the gateway does not show it (header-only
     modes, kinds that are routed by load alone, a body that was only partly buffered).
     """
@@ -33,7 +33,7 @@ class LLMRequest:
     model: str | None = None
     stream: bool = False
     body: bytes | None = None
-    #: The gateway's subset hint: `ip:port` or bare IPs. None: no hint. Never empty here (an empty hint is refused earlier).
+    #: The gateway's subset hint: `ip:port` or bare IPs. None: no hint. Never empty: that is refused earlier.
     subset: tuple[str, ...] | None = None
     #: `test-epp-endpoint-selection`, only with the conformance flag; it stands above `subset`.
     test_selection: tuple[str, ...] | None = None
@@ -58,7 +58,7 @@ class LLMRequest:
         return 0 if self.body is None else len(self.body)
 
     def canonical_prompt(self) -> bytes:
-        """The prompt as one byte string whose prefixes are those of the conversation; b"" when there is none. Cached."""
+        """The prompt as one byte string whose prefixes are the conversation's; b"" when there is none. Cached."""
         if self._prompt is None:
             self._read_prompt()
         return self._prompt or b""

@@ -2,11 +2,11 @@
 
 Two requests whose conversations begin alike have canonical prompts that begin alike, however their JSON was written
 (escapes, white space between members, the order of members around `messages`). Order follows what chat templates do:
-tools first, then the system prompt, then the messages, each as `role, content, tool calls`. Images, audio and files enter
-as a 16-byte hash of what the client sent for them (the data or the URL), so that their megabytes are not prefix text.
+tools first, then the system prompt, then the messages, each as `role, content, tool calls`. Images, audio and files
+enter as a 16-byte hash of what the client sent for them (the data or the URL): their megabytes are no prefix text.
 
-Separators are bytes that no UTF-8 text contains (0xF8..0xFF), so no content can imitate one. Kinds whose servers reuse no
-prefix (embeddings, rerank, images, audio, unknown) have an empty prompt.
+Separators are bytes that no UTF-8 text contains (0xF8..0xFF), so no content can imitate one. Kinds whose servers reuse
+no prefix (embeddings, rerank, images, audio, unknown) have an empty prompt.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _TOOLS = b"\xfa"
 _TOKENS = b"\xf9"
 _NEXT = b"\xf8"
 
+_ABSENT = (b"", b"null")
 _UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError, OverflowError, ValueError)
 
 
@@ -166,8 +167,8 @@ def _tokens(ids: list[int]) -> bytes:
 
 
 def _add_tools(out: list[bytes | memoryview], tools: msgspec.Raw) -> None:
-    raw = memoryview(tools)
-    if len(raw) and raw != b"null":
+    raw = bytes(tools)
+    if raw not in _ABSENT:
         out += (_TOOLS, raw)
 
 
@@ -175,8 +176,8 @@ def _add_message(out: list[bytes | memoryview], message: _Message) -> None:
     out += (_MESSAGE, message.role.encode(), _CONTENT)
     if message.content is not None:
         _add_content(out, message.content)
-    calls = memoryview(message.tool_calls)
-    if len(calls) and calls != b"null":
+    calls = bytes(message.tool_calls)
+    if calls not in _ABSENT:
         out += (_CALLS, calls)
     if message.name is not None:
         out += (_CALLS, message.name.encode())
@@ -207,7 +208,7 @@ def _add_part(out: list[bytes | memoryview], raw: msgspec.Raw) -> None:
 
 
 def _payload(part: _Part) -> bytes | None:
-    """What identifies an image or audio part: its URL (a data URL holds the bytes) or its data; None: the whole part."""
+    """What identifies an image or audio part: its URL (a data URL holds the bytes) or data; None: the whole part."""
     for raw, decoder in (
         (part.image_url, _url),
         (part.video_url, _url),

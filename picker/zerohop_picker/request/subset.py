@@ -13,9 +13,9 @@ class Subset(NamedTuple):
     exact: frozenset[str]
     hosts: frozenset[str]
 
-    def __contains__(self, endpoint: object) -> bool:
-        """Whether the `ip:port` text (IPv6 in brackets) is allowed."""
-        return isinstance(endpoint, str) and (endpoint in self.exact or host_of(endpoint) in self.hosts)
+    def allows(self, endpoint: str) -> bool:
+        """Whether the `ip:port` text (IPv6 in brackets) is among the entries."""
+        return endpoint in self.exact or host_of(endpoint) in self.hosts
 
 
 def split_list(text: str) -> tuple[str, ...]:
@@ -24,7 +24,7 @@ def split_list(text: str) -> tuple[str, ...]:
 
 
 def subset(entries: Iterable[str]) -> Subset:
-    """The hint in matching form. Entries that are neither an IP nor `ip:port` match themselves exactly and nothing else."""
+    """The hint in matching form. An entry that is neither an IP nor `ip:port` matches itself and nothing else."""
     exact, hosts = set(), set()
     for entry in entries:
         host = _bare_ip(entry)
