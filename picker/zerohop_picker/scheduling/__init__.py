@@ -1,0 +1,7 @@
+"""The scheduling framework: an EndpointPickerConfig becomes a pipeline of filters, scorers and a picker over arrays."""
+
+from __future__ import annotations
+
+from zerohop_picker.scheduling.config import PipelineConfig, load
+
+__all__ = ["PipelineConfig", "load"]

@@ -1,0 +1,7 @@
+"""Filters: each returns a mask of the candidates to keep. One file per family."""
+
+from __future__ import annotations
+
+from zerohop_picker.scheduling.filters import affinity, eligibility, labels, load
+
+TYPES = (*eligibility.TYPES, *labels.TYPES, *load.TYPES, *affinity.TYPES)

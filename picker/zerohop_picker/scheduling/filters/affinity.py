@@ -1,0 +1,119 @@
+"""Filters that keep a request where its state is: its prefix, its adapter, its session."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from zerohop_picker.scheduling.affinity import Affinity
+from zerohop_picker.scheduling.filters.compare import or_all
+from zerohop_picker.scheduling.plugin import Parameter, PluginType, bound
+from zerohop_picker.scheduling.request import Request
+from zerohop_picker.scheduling.scorers.session import SESSION_PARAMETERS
+from zerohop_picker.state.endpoints import Endpoints
+from zerohop_picker.state.view import Mask
+from zerohop_process.strict import number, one_of, within
+
+
+def prefix_cache_affinity(
+    endpoints: Endpoints,
+    request: Request,
+    *,
+    affinity_threshold: float,
+    exploration_probability: float,
+    max_ttft_penalty_ms: float,
+    peak_prefill_throughput: float,
+    **_source: object,
+) -> Mask:
+    """Keep endpoints that have at least ``affinityThreshold`` of the prompt's blocks; all when none does.
+
+    Also all: with ``explorationProbability``; and when the estimated TTFT (prompt tokens on their way in / peak prefill
+    throughput) of the best such endpoint exceeds that of the best other one by more than ``maxTTFTPenaltyMs`` (0 =
+    never). Never unknown: a prefix that we never sent there is not there as far as we know.
+    """
+    sticky = request.prefix_ratio(endpoints) >= affinity_threshold
+    if not sticky.any() or sticky.all():
+        return np.ones(len(endpoints), dtype=np.bool_)
+    if exploration_probability and request.random.random() < exploration_probability:
+        return np.ones(len(endpoints), dtype=np.bool_)
+    if max_ttft_penalty_ms > 0:
+        tokens = endpoints.queued_tokens
+        penalty_ms = (tokens[sticky].min() - tokens[~sticky].min()) / peak_prefill_throughput * 1000.0
+        if penalty_ms > max_ttft_penalty_ms:
+            return np.ones(len(endpoints), dtype=np.bool_)
+    return sticky
+
+
+def sticky_prefix(
+    endpoints: Endpoints, request: Request, *, affinity_threshold: float, max_extra_requests: float
+) -> Mask:
+    """Keep endpoints that have at least ``affinityThreshold`` of the prompt's blocks; all when none does.
+
+    Also all when the least loaded of them has more than ``maxExtraRequests`` requests (waiting + running + picks since)
+    above the least loaded candidate: a warm cache is not worth a long queue. Where no load is known, stay.
+    """
+    lookup = request.prefix
+    if lookup is None:
+        return np.ones(len(endpoints), dtype=np.bool_)
+    sticky: Mask = lookup.matched[endpoints.rows] >= affinity_threshold * lookup.blocks
+    if not sticky.any():
+        return np.ones(len(endpoints), dtype=np.bool_)
+    requests = endpoints.requests
+    known = np.isfinite(requests)
+    warm = requests[known & sticky]
+    if len(warm) and warm.min() - requests[known].min() > max_extra_requests:
+        return np.ones(len(endpoints), dtype=np.bool_)
+    return sticky
+
+
+def lora_affinity(endpoints: Endpoints, request: Request, *, threshold: float) -> Mask:
+    """Keep endpoints where the request's adapter is in flight; else those with room for one more; else all.
+
+    With probability 1 - ``threshold`` endpoints with room are kept although others have the adapter, so that a busy
+    adapter spreads. Unknown (an endpoint that reports no ``lora_max``): no room.
+    """
+    found = endpoints.adapter(request.model)
+    has = np.zeros(len(endpoints), dtype=np.bool_) if found is None else found[0] | found[1]
+    most, count = endpoints.column("lora_max"), np.nan_to_num(endpoints.column("lora_count"), nan=0.0)
+    room = ~has & np.isfinite(most) & (count < np.nan_to_num(most, nan=0.0))
+    if has.any() and not (room.any() and request.random.random() >= threshold):
+        return has
+    return or_all(room, True)
+
+
+class SessionFilter(Affinity):
+    """Keeps the session's endpoint."""
+
+    def __call__(self, endpoints: Endpoints, request: Request) -> Mask:
+        """Keep the session's endpoint alone; all when the request has no session or its endpoint is no candidate."""
+        row = self.row(request)
+        if row is None:
+            return np.ones(len(endpoints), dtype=np.bool_)
+        return or_all(endpoints.rows == row, True)
+
+
+TYPES = (
+    PluginType(
+        "prefix-cache-affinity-filter", "filter", bound(prefix_cache_affinity), reads=("prefix",),
+        parameters=(
+            Parameter("affinityThreshold", within(number, 0, 1), 0.80, "share of blocks that makes an endpoint sticky"),
+            Parameter("explorationProbability", within(number, 0, 1), 0.0, "chance to ignore stickiness"),
+            Parameter("maxTTFTPenaltyMs", within(number, 0, 1e9), 18_000.0, "TTFT that stickiness may cost; 0 = any"),
+            Parameter("ttftSource", one_of("prefillThroughput"), "prefillThroughput", "how TTFT is estimated"),
+            Parameter("peakPrefillThroughput", within(number, 1, 1e9), 15_928.0, "tokens per second"),
+        ),
+    ),
+    PluginType(
+        "sticky-prefix-filter", "filter", bound(sticky_prefix), reads=("prefix", "waiting", "running"),
+        parameters=(
+            Parameter("affinityThreshold", within(number, 0, 1), 0.80, "share of blocks that makes an endpoint sticky"),
+            Parameter("maxExtraRequests", within(number, 0, 1e6), 8.0, "requests that stickiness may cost"),
+        ),
+    ),
+    PluginType(
+        "lora-affinity-filter", "filter", bound(lora_affinity), reads=("lora_max", "lora_count"),
+        parameters=(Parameter("threshold", within(number, 0, 1), 0.999, "probability of staying with the adapter"),),
+    ),
+    PluginType(
+        "session-affinity-filter", "filter", SessionFilter, parameters=SESSION_PARAMETERS, reads=("sessions",)
+    ),
+)  # fmt: skip

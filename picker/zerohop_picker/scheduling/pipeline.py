@@ -1,0 +1,216 @@
+"""Runs one scheduling profile: filters in order, weighted scores, one picker, and fallbacks for the gateway's retries."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from zerohop_picker.scheduling.config import PipelineConfig, Plugin, Profile
+from zerohop_picker.scheduling.guard import WATCH, TimeLimited
+from zerohop_picker.scheduling.request import Request
+from zerohop_picker.scheduling.user_plugins import DEFAULT_BUDGET_MS
+from zerohop_picker.state.endpoints import Endpoints
+from zerohop_picker.state.names import host_of
+from zerohop_picker.state.view import Floats
+
+#: An unknown score counts as the worst known one, less this: it never wins a tie for being unknown.
+UNKNOWN_PENALTY: Final = 1e-6
+#: One decision in this many is timed plugin by plugin: a clock pair costs 0.15 us, ten of them 2 % of a decision.
+TIMED_EVERY: Final = 16
+
+Observe = Callable[[str, str, str, float], None]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one profile found: rows in order, best first."""
+
+    rows: tuple[int, ...]
+    addresses: tuple[str, ...]
+    endpoints: Endpoints
+
+    def uncached_tokens(self, request: Request) -> float:
+        """Return the prompt tokens that the first endpoint would have to prefill."""
+        lookup = request.prefix
+        if lookup is None or lookup.blocks == 0:
+            return float(request.prompt_tokens)
+        return request.prompt_tokens * (1.0 - float(lookup.matched[self.rows[0]]) / lookup.blocks)
+
+    def redirect(self, port: int) -> None:
+        """Send to the same hosts at another port."""
+        hosts = [host_of(address) for address in self.addresses]
+        texts = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host in hosts]
+        self.addresses = tuple(dict.fromkeys(texts))
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """A profile has no endpoint left; ``structural``: none *can* serve, else none *should* right now."""
+
+    plugin: str
+    structural: bool
+
+
+@dataclass(slots=True)
+class Trace:
+    """Scores per plugin and endpoint of one decision, for the answer to a debug request."""
+
+    entries: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, plugin: str, weight: float, endpoints: Endpoints, values: Floats) -> None:
+        """Note one plugin's values."""
+        shown = {
+            a: None if math.isnan(v) else round(float(v), 4) for a, v in zip(endpoints.addresses(), values, strict=True)
+        }
+        self.entries.append({"plugin": plugin, "weight": weight, "values": shown})
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    run: Callable[[Endpoints, Request], Any]
+    name: str
+    type: str
+    structural: bool
+    weight: float = 1.0
+
+
+class CompiledProfile:
+    """One profile, ready to run."""
+
+    def __init__(self, profile: Profile, observe: Observe | None) -> None:
+        """Compile ``profile``; ``observe(extension point, type, name, seconds)`` gets sampled durations."""
+        self.name = profile.name
+        self._filters = [_step(plugin) for plugin in profile.filters]
+        self._scorers = [_step(plugin, weight) for plugin, weight in profile.scorers if weight > 0.0]
+        self._pick = profile.picker.instance
+        self._picker = profile.picker
+        self._count: int = profile.picker.values["maxNumOfEndpoints"]
+        self._observe = observe
+        self._runs = 0
+
+    def run(self, endpoints: Endpoints, request: Request, trace: Trace | None = None) -> Outcome | Nothing:
+        """Return the profile's choice among ``endpoints``."""
+        self._runs += 1
+        if self._observe is not None and self._runs % TIMED_EVERY == 1:
+            return self._run(endpoints, request, trace, self._observe)
+        return self._run(endpoints, request, trace, None)
+
+    def _run(
+        self, endpoints: Endpoints, request: Request, trace: Trace | None, observe: Observe | None
+    ) -> Outcome | Nothing:
+        eligible = endpoints
+        for step in self._filters:
+            mask = _call(step, endpoints, request, "filter", observe)
+            if mask is None or mask.all():
+                continue
+            if trace is not None:
+                trace.add(step.name, 0.0, endpoints, mask.astype(np.float64))
+            if not mask.any():
+                return Nothing(step.name, step.structural)
+            endpoints = endpoints.take(mask)
+            if step.structural:
+                eligible = endpoints
+        scores = self._score(endpoints, request, trace, observe)
+        started = time.perf_counter() if observe is not None else 0.0
+        chosen = self._pick(scores, self._count, request.random)
+        if observe is not None:
+            observe("picker", self._picker.type.type, self._picker.name, time.perf_counter() - started)
+        rows = endpoints.rows[chosen].tolist()
+        if len(rows) < self._count and len(eligible) > len(endpoints):
+            rows += _fallbacks(eligible, rows, self._count - len(rows))
+        texts = endpoints.view.names.addresses
+        return Outcome(tuple(rows), tuple([texts[row] or "" for row in rows]), endpoints)
+
+    def _score(self, endpoints: Endpoints, request: Request, trace: Trace | None, observe: Observe | None) -> Floats:
+        total: Floats | None = None
+        parts = []
+        for step in self._scorers:
+            scores = _call(step, endpoints, request, "scorer", observe)
+            if scores is None:
+                continue
+            if trace is not None:
+                trace.add(step.name, step.weight, endpoints, scores)
+            parts.append((scores, step.weight))
+            if total is None:
+                total = scores * step.weight
+            else:
+                total += scores * step.weight
+        if total is None:
+            return np.zeros(len(endpoints))
+        check = float(total.dot(total))
+        if check == check:
+            return total
+        return _with_unknowns(parts, len(endpoints))
+
+
+def _step(plugin: Plugin, weight: float = 1.0) -> _Step:
+    run = plugin.instance
+    if plugin.type.note == "user plugin":
+        function = getattr(run, "func", run)
+        budget = float(getattr(function, "budget_ms", DEFAULT_BUDGET_MS))
+        run = TimeLimited(run, plugin.name, plugin.kind, budget)
+    return _Step(run, plugin.name, plugin.type.type, plugin.type.structural, weight)
+
+
+def _call(step: _Step, endpoints: Endpoints, request: Request, point: str, observe: Observe | None) -> Any:
+    """Return what a plugin says; None when it failed, which is counted and costs nobody else anything."""
+    started = time.perf_counter() if observe is not None else 0.0
+    try:
+        result = step.run(endpoints, request)
+    except Exception as error:
+        health = WATCH.of(step.name)
+        health.errors += 1
+        health.last_error = f"{type(error).__name__}: {error}"
+        return None
+    if observe is not None:
+        observe(point, step.type, step.name, time.perf_counter() - started)
+    return result
+
+
+def _with_unknowns(parts: list[tuple[Floats, float]], count: int) -> Floats:
+    """Add scores of which some are unknown: each such one counts as the worst known one, less a hair."""
+    total = np.zeros(count)
+    for scores, weight in parts:
+        unknown = np.isnan(scores)
+        if unknown.all():
+            continue  # no opinion at all
+        if unknown.any():
+            scores = np.where(unknown, scores[~unknown].min() - UNKNOWN_PENALTY, scores)
+        total += scores * weight
+    return total
+
+
+def _fallbacks(eligible: Endpoints, chosen: list[int], count: int) -> list[int]:
+    """Return up to ``count`` more rows that can serve, the least loaded first: better a cold cache than a 503."""
+    load = np.nan_to_num(eligible.waiting, nan=np.inf)
+    taken = set(chosen)
+    spare = [int(eligible.rows[index]) for index in np.argsort(load, kind="stable")[: count + len(chosen)].tolist()]
+    return [row for row in spare if row not in taken][:count]
+
+
+class Pipeline:
+    """A configuration, compiled: immutable, swapped as a whole."""
+
+    def __init__(self, config: PipelineConfig, observe: Observe | None = None) -> None:
+        """Compile every profile of ``config``."""
+        self.config = config
+        self.profiles: Mapping[str, CompiledProfile] = {
+            name: CompiledProfile(profile, observe) for name, profile in config.profiles.items()
+        }
+        self.handler = config.handler.instance
+        self.detector = config.detector.instance
+        plugins = list(config.plugins.values())
+        #: Plugins that want to know where a request went, each with the profile it watches ("" = the primary one).
+        self.watchers = [
+            (plugin.instance, getattr(plugin.instance, "profile_name", ""))
+            for plugin in plugins
+            if hasattr(plugin.instance, "picked")
+        ]
+        self.sessions = [entry for entry in self.watchers if hasattr(entry[0], "response_headers")]
+        #: Whether a pick has to be told to the prefix directory.
+        self.uses_prefix = any("prefix" in plugin.type.reads for plugin in plugins)

@@ -1,0 +1,335 @@
+"""The scheduler: from a request to a decision, over the newest snapshot, by the configured pipeline."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from zerohop_picker.models.catalog import Catalog, Resolution
+from zerohop_picker.models.resources import Resources, pool_resources
+from zerohop_picker.request.model import LLMRequest
+from zerohop_picker.scheduling.config import PipelineConfig, load
+from zerohop_picker.scheduling.fallback import Fallback
+from zerohop_picker.scheduling.measures import Measures
+from zerohop_picker.scheduling.pipeline import Nothing, Outcome, Pipeline, Trace
+from zerohop_picker.scheduling.profiles import Plan
+from zerohop_picker.scheduling.request import Request
+from zerohop_picker.scheduling_contract import Decision, Refusal
+from zerohop_picker.state.candidates import Candidates
+from zerohop_picker.state.cells import SharedCells
+from zerohop_picker.state.endpoints import Endpoints
+from zerohop_picker.state.loads import Cells, Loads
+from zerohop_picker.state.names import Names
+from zerohop_picker.state.prefixes import Directory, PrefixUse
+from zerohop_picker.state.sessions import Sessions, Table
+from zerohop_picker.state.ticket import PickTicket
+from zerohop_picker.state.view import Latest, ReaderLike, View
+from zerohop_process import log
+from zerohop_process.errors import ConfigError
+from zerohop_snapshot import PeerCells, PickerCell, SnapshotReader
+
+NO_ENDPOINTS: Final = "rejected-no-endpoints"
+SATURATED: Final = "rejected-saturated"
+#: A snapshot that was not renewed for this long says that the agent is gone: its loads are not used any more.
+AGENT_SILENT_NS: Final = 2_000_000_000
+#: What a shed request is told: about the time in which a full queue moves on.
+RETRY_AFTER_S: Final = 1
+DEBUG_REQUEST_HEADER: Final = "x-zerohop-debug"
+DEBUG_RESPONSE_HEADER: Final = "x-zerohop-scores"
+#: Envoy refuses response headers above 60 kB by default; scores of a large pool are cut to the first ones.
+_DEBUG_LIMIT_BYTES: Final = 8_000
+_FILE_CHECK_NS: Final = 500_000_000
+
+_LOG = log.get(__name__)
+
+
+class StandardScheduler:
+    """Implements ``scheduling_contract.Scheduler``. For one thread; one per worker."""
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        reader: SnapshotReader | ReaderLike,
+        cell: PickerCell,
+        peers: PeerCells | Cells,
+        directory: Directory | None = None,
+        sessions: Table | None = None,
+        *,
+        measures: Measures | None = None,
+        models: Resources | None = None,
+        seed: int | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Schedule from ``reader``, count in ``cell``, and share the rest with the node's other workers.
+
+        ``models`` are the objects of ``--models-file``; ``seed`` makes ties repeatable.
+        """
+        self._latest = Latest(reader)
+        self._cell = cell
+        self._loads = Loads(SharedCells(peers, cell) if isinstance(peers, PeerCells) else peers)
+        self._candidates = Candidates(self._loads)
+        self._prefixes = PrefixUse(directory, config.prefix) if directory is not None else None
+        self._sessions = Sessions(sessions) if sessions is not None else None
+        self.measures = measures or Measures()
+        self._random = random.Random(seed)
+        self._start = self._random.getrandbits(16)
+        self._models = models or Resources()
+        self._catalogs: dict[str | None, Catalog] = {}
+        self._catalog_names: Names | None = None
+        self._fallback = Fallback()
+        self._clock = clock
+        self._changes = log.OncePerChange()
+        self._file_times: dict[str, int] = {}
+        self._next_file_check_ns = 0
+        self.swap(config)
+
+    # Configuration.
+
+    @property
+    def config(self) -> PipelineConfig:
+        """The pipeline in use."""
+        return self._pipeline.config
+
+    def swap(self, config: PipelineConfig) -> None:
+        """Decide by ``config`` from the next request on."""
+        self._pipeline = Pipeline(config, self.measures.plugin_duration)
+        if self._prefixes is not None:
+            self._prefixes.configure(config.prefix)
+        self._file_times = {str(path): _changed_ns(str(path)) for path in config.files}
+
+    def set_models(self, models: Resources) -> None:
+        """Use other objects of ``--models-file`` from the next request on."""
+        self._models = models
+        self._catalog_names = None
+
+    def _reload_changed_plugins(self, now_ns: int) -> None:
+        """Load the configuration again when a file that a plugin came from has changed; else keep the last good one."""
+        if now_ns < self._next_file_check_ns:
+            return
+        self._next_file_check_ns = now_ns + _FILE_CHECK_NS
+        times = {path: _changed_ns(path) for path in self._file_times}
+        if times == self._file_times:
+            return
+        self._file_times = times
+        config = self._pipeline.config
+        try:
+            self.swap(load(config.text, config.source))
+        except ConfigError as error:
+            self.measures.reloads_failed += 1
+            _LOG.warning("plugin file not reloaded, the last good one stays: %s", error)
+        else:
+            self.measures.reloads += 1
+            log.event(_LOG, "info", "plugin file reloaded", files=",".join(times))
+
+    # The contract.
+
+    def ready(self, pool: str | None) -> bool:
+        """Return whether there is an endpoint to choose from in ``pool``, however doubtful."""
+        now_ns = self._clock()
+        view = self._latest.view(now_ns)
+        if view is None:
+            return False
+        known, bit = pool_bit(view.names, pool)
+        return known and bool(view.members(bit).any())
+
+    def schedule(self, request: LLMRequest, now_ns: int) -> Decision | Refusal:
+        """Return the decision by the configured pipeline; a fault of our own ends in the fallback, never in an error."""
+        if self._file_times:
+            self._reload_changed_plugins(now_ns)
+        try:
+            return self._schedule(request, now_ns)
+        except Exception as error:
+            self.measures.faults += 1
+            text = f"{type(error).__name__}: {error}"
+            self._changes.log(_LOG, "error", "fault", text, "decision failed, fallback used", error=text)
+            return self.fallback(request, now_ns)
+
+    def fallback(self, request: LLMRequest, now_ns: int) -> Decision | Refusal:
+        """Return the decision without plugins: least waiting + picks since, least in flight, round robin."""
+        self.measures.fallbacks += 1
+        found = self._eligible(request, now_ns)
+        if isinstance(found, Refusal):
+            return found
+        view, endpoints = found
+        if now_ns - view.published_ns > AGENT_SILENT_NS:
+            rows = self._fallback.by_in_flight(endpoints, self._random)
+        else:
+            rows = self._fallback.by_load(endpoints, self._random)
+        asked = Request(request, view, now_ns, random=self._random)
+        resolution = self._catalog(view, request.pool).resolve(request.model, request.target_model, request.objective)
+        if resolution.reserved:
+            return _reserved(request)
+        texts = view.names.addresses
+        outcome = Outcome(tuple(rows), tuple(texts[row] or "" for row in rows), endpoints)
+        return self._decide(asked, Plan("", {"": outcome}), resolution, None, plugins=False)
+
+    def _schedule(self, llm: LLMRequest, now_ns: int) -> Decision | Refusal:
+        found = self._eligible(llm, now_ns)
+        if isinstance(found, Refusal):
+            return found
+        view, endpoints = found
+        if now_ns - view.published_ns > AGENT_SILENT_NS:
+            self._changes.log(
+                _LOG, "warning", "agent", "silent", "the snapshot is not renewed: least in flight, then round robin"
+            )
+            return self.fallback(llm, now_ns)
+        self._changes.log(_LOG, "info", "agent", "alive", "the snapshot is being renewed")
+        request = Request(llm, view, now_ns, random=self._random, prefixes=self._prefixes, sessions=self._sessions)
+        resolution = self._catalog(view, llm.pool).resolve(llm.model, llm.target_model, llm.objective)
+        if resolution.reserved:
+            return _reserved(llm)
+        if resolution.model is not None:
+            request.model = resolution.model
+        request.priority = resolution.priority
+        pipeline = self._pipeline
+        if resolution.priority < 0 and pipeline.detector.pool(endpoints) >= 1.0:
+            self.measures.shed += 1
+            return Refusal(429, SATURATED, "system saturated, sheddable request dropped", RETRY_AFTER_S)
+        trace = Trace() if pipeline.config.debug_scores and llm.headers.get(DEBUG_REQUEST_HEADER) else None
+        nothing: list[Nothing] = []
+
+        def run(profile: str) -> Outcome | None:
+            result = pipeline.profiles[profile].run(endpoints, request, trace)
+            if isinstance(result, Nothing):
+                nothing.append(result)
+                return None
+            return result
+
+        plan = pipeline.handler(run, request)
+        if plan is None:
+            return _dropped(nothing[-1])
+        return self._decide(request, plan, resolution, trace)
+
+    def _eligible(self, llm: LLMRequest, now_ns: int) -> tuple[View, Endpoints] | Refusal:
+        """Return the candidates: of the pool, usable, and within the gateway's subset; or why there are none."""
+        view = self._latest.view(now_ns)
+        if view is None:
+            return Refusal(503, NO_ENDPOINTS, "no snapshot of the endpoints can be read yet")
+        self._loads.settle(view, now_ns)
+        known, bit = pool_bit(view.names, llm.pool)
+        if not known:
+            return Refusal(503, NO_ENDPOINTS, f"pool {llm.pool!r} is not in the snapshot")
+        wanted = llm.test_selection or llm.subset
+        endpoints = self._candidates.of(view, bit, wanted, now_ns)
+        if not len(endpoints):
+            return Refusal(503, NO_ENDPOINTS, "failed to find endpoint candidates for serving the request")
+        return view, endpoints
+
+    def _decide(
+        self, request: Request, plan: Plan, resolution: Resolution, trace: Trace | None, *, plugins: bool = True
+    ) -> Decision:
+        """Book the pick: in-flight count, prefix directory, sessions; and write down what the gateway has to do."""
+        outcome: Outcome = plan.results[plan.primary]
+        view, now_ns = request.view, request.now_ns
+        generations = view.raw("generation")
+        row = outcome.rows[0]
+        prefill: Outcome | None = plan.results.get(plan.prefill) if plan.prefill else None
+        extra = None if prefill is None else (prefill.rows[0], int(generations[prefill.rows[0]]))
+        generation = int(generations[row])
+        headers: tuple[tuple[str, bytes], ...] = ()
+        pipeline = self._pipeline
+        if plugins:
+            lookup = request.prefix if pipeline.uses_prefix else None
+            if lookup is not None and self._prefixes is not None:
+                self._prefixes.dispatched(lookup, row, generation)
+                if extra is not None:
+                    self._prefixes.dispatched(lookup, *extra)
+            for plugin, profile in pipeline.watchers:
+                watched = plan.results.get(profile) if profile else outcome
+                if watched is not None:
+                    plugin.picked(request, watched.endpoints, watched.rows[0])
+            for plugin, profile in pipeline.sessions:
+                watched = plan.results.get(profile) if profile else outcome
+                if watched is not None:
+                    headers += plugin.response_headers(request, watched.rows[0])
+        tokens = int((prefill or outcome).uncached_tokens(request))
+        model = resolution.model if resolution.model != request.llm.model else None
+        debug = None
+        if trace is not None:
+            debug = trace.entries
+            headers += ((DEBUG_RESPONSE_HEADER, _shown(trace)),)
+            log.event(_LOG, "info", "scores", request_id=request.llm.request_id, picked=outcome.addresses[0],
+                      scores=json.dumps(debug))  # fmt: skip
+        # Last of all: nothing after it can fail and leave a count behind.
+        ticket = PickTicket(
+            self._cell, row, generation, tokens, now_ns, locate=self._locate, now=self._clock, extra=extra
+        )
+        return Decision(
+            outcome.addresses, ticket, model, plan.request_headers, tuple(dict(headers).items()), None, debug
+        )
+
+    def _locate(self, endpoint: str) -> tuple[int, int] | None:
+        view = self._latest.view(self._clock())
+        row = view.names.row_of.get(endpoint) if view is not None else None
+        return None if view is None or row is None else (row, int(view.raw("generation")[row]))
+
+    def _catalog(self, view: View, pool: str | None) -> Catalog:
+        names = view.names
+        if names is not self._catalog_names:
+            self._catalog_names = names
+            older, self._catalogs = self._catalogs, {}
+            for key in {pool, *older}:
+                self._catalogs[key] = self._compiled(names, key)
+                if key in older:
+                    self._catalogs[key].inherit(older[key])
+        catalog = self._catalogs.get(pool)
+        if catalog is None:
+            catalog = self._catalogs[pool] = self._compiled(names, pool)
+        return catalog
+
+    def _compiled(self, names: Names, pool: str | None) -> Catalog:
+        specs = [spec for spec in names.pool_specs if pool is None or _same_pool(spec["name"], pool)]
+        parts: Iterable[Resources] = [self._models, *(pool_resources(spec) for spec in specs)]
+        catalog = Catalog(parts, pool, self._start)
+        for problem in catalog.problems:
+            self._changes.log(_LOG, "warning", problem, "reported", problem)
+        return catalog
+
+
+def pool_bit(names: Names, pool: str | None) -> tuple[bool, int | None]:
+    """Return (whether the pool is known, its bit); bit None = all endpoints.
+
+    Without pools in the snapshot (endpoints from flags or a file) every name means all endpoints.
+    """
+    bits = names.pool_bits
+    if pool is None or not bits:
+        return True, None
+    bit = bits.get(pool)
+    if bit is None:
+        bit = next((b for name, b in bits.items() if _same_pool(name, pool)), None)
+    return bit is not None, bit
+
+
+def _same_pool(name: str, pool: str) -> bool:
+    """Compare ``namespace/name`` with either the same or a bare name."""
+    return name == pool or ("/" not in pool and name.rpartition("/")[2] == pool)
+
+
+def _reserved(request: LLMRequest) -> Refusal:
+    return Refusal(404, "", f"model {request.model!r} is reserved: none of its targets has a weight above 0")
+
+
+def _dropped(nothing: Nothing) -> Refusal:
+    if nothing.structural:
+        return Refusal(503, NO_ENDPOINTS, f"no endpoint passes {nothing.plugin}")
+    return Refusal(429, SATURATED, f"no endpoint passes {nothing.plugin} now", RETRY_AFTER_S)
+
+
+def _shown(trace: Trace) -> bytes:
+    text = json.dumps(trace.entries, separators=(",", ":")).encode()
+    if len(text) <= _DEBUG_LIMIT_BYTES:
+        return text
+    short = [{**entry, "values": dict(list(entry["values"].items())[:16])} for entry in trace.entries]
+    return json.dumps(short, separators=(",", ":")).encode()[:_DEBUG_LIMIT_BYTES]
+
+
+def _changed_ns(path: str) -> int:
+    try:
+        status = os.stat(path)  # noqa: PTH116 - on the request's path, twice a second
+    except OSError:
+        return -1
+    return status.st_mtime_ns ^ status.st_ino ^ status.st_size

@@ -1,0 +1,63 @@
+"""The endpoints that a request may go to, kept for as long as one snapshot is the newest."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from zerohop_picker.state.endpoints import Endpoints
+from zerohop_picker.state.loads import Loads
+from zerohop_picker.state.view import Rows, View
+
+#: Subset hints repeat (they are a pool's members as the gateway sees them); more than this many are not remembered.
+_SUBSETS_KEPT: Final = 256
+
+
+class Candidates:
+    """Finds candidates by pool and subset.
+
+    First the usable ones. Where there is none, stale or stuck ones: then their gauges are unknown, and the order comes
+    from what this node has in flight there. Where there is none of these, endpoints whose metrics cannot be read but
+    that may well serve. Drained and sleeping endpoints, and those where nobody listens, are never candidates.
+    """
+
+    def __init__(self, loads: Loads) -> None:
+        """Give the candidates ``loads``."""
+        self._loads = loads
+        self._view: View | None = None
+        self._found: dict[tuple[int | None, tuple[str, ...] | None], Endpoints] = {}
+        #: Decisions that had to take doubtful endpoints; exported.
+        self.degraded = 0
+
+    def of(self, view: View, bit: int | None, subset: tuple[str, ...] | None, now_ns: int) -> Endpoints:
+        """Return the candidates, possibly none."""
+        if view is not self._view:
+            self._view = view
+            self._found = {}
+        if view.refresh(now_ns):
+            for endpoints in self._found.values():
+                endpoints.forget()
+        key = (bit, subset)
+        found = self._found.get(key)
+        if found is None:
+            if len(self._found) > _SUBSETS_KEPT:
+                self._found.clear()
+            found = self._found[key] = Endpoints(view, self._loads, self._rows(view, bit, subset))
+        return found
+
+    def _rows(self, view: View, bit: int | None, subset: tuple[str, ...] | None) -> Rows:
+        allowed = None if subset is None else view.names.rows_named(subset)
+        rows = _within(view.usable(bit), allowed)
+        if len(rows):
+            return rows
+        for doubtful in view.doubtful(bit):
+            rows = _within(doubtful, allowed)
+            if len(rows):
+                self.degraded += 1
+                break
+        return rows
+
+
+def _within(rows: Rows, allowed: list[int] | None) -> Rows:
+    return rows if allowed is None else rows[np.isin(rows, allowed)]

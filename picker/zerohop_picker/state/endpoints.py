@@ -1,0 +1,183 @@
+"""The candidates of a decision, as the arrays that plugins read.
+
+This is the documented view of the snapshot for plugins, ours and other people's (docs/plugins.md). Every array has one
+entry per candidate, in the same order; unknown is NaN; nothing here may be written to.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from zerohop_picker.state.loads import Loads
+from zerohop_picker.state.view import Floats, Mask, Rows, View
+
+#: Loads that move with every pick; they are forgotten when the loads' version moves.
+Objects = npt.NDArray[np.object_]
+
+
+class Endpoints:
+    """Some endpoints of one view: ``rows`` are their rows in the snapshot's table, in ascending order."""
+
+    __slots__ = ("_fixed", "_moving", "_version", "loads", "rows", "view")
+
+    def __init__(self, view: View, loads: Loads, rows: Rows) -> None:
+        """Choose ``rows`` of ``view``."""
+        self.view = view
+        self.loads = loads
+        self.rows = rows
+        self._fixed: dict[object, Floats] = {}
+        self._moving: dict[str, Floats] = {}
+        self._version = loads.version
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, mask: Mask) -> Endpoints:
+        """Return the candidates where ``mask`` holds."""
+        return Endpoints(self.view, self.loads, self.rows[mask])
+
+    def forget(self) -> None:
+        """Drop what was computed from ages that have moved on."""
+        self._fixed.clear()
+        self._moving.clear()
+
+    # What the snapshot says.
+
+    def column(self, name: str) -> Floats:
+        """Return a snapshot column as float64; values past their age bound are NaN. Raises: KeyError if unknown."""
+        values = self._fixed.get(name)
+        if values is None:
+            values = self._fixed[name] = self.view.values(name)[self.rows]
+        return values
+
+    def age_s(self) -> Floats:
+        """Return how old the load gauges are, in seconds; NaN when they were never read."""
+        values = self._fixed.get("age")
+        if values is None:
+            values = self._fixed["age"] = self.view.age_s()[self.rows]
+        return values
+
+    @property
+    def kv_cache_usage(self) -> Floats:
+        """Share of the KV cache in use, 0..1."""
+        return self.column("kv_cache_usage")
+
+    @property
+    def slowdown(self) -> Floats:
+        """Slowdown of the endpoint's GPU: 1 is full speed, 2 is half of it."""
+        return self.column("slowdown")
+
+    # The loads, corrected by the picks that the gauges cannot show yet.
+
+    @property
+    def waiting(self) -> Floats:
+        """Requests queued at the endpoint: its gauge plus the picks made since the moment the gauge describes."""
+        return self._corrected("waiting")
+
+    @property
+    def running(self) -> Floats:
+        """Requests in the engine's batch, plus the picks since: a pick will be in one of the two."""
+        return self._corrected("running")
+
+    @property
+    def requests(self) -> Floats:
+        """Requests at the endpoint: waiting + running + picks since, each pick counted once."""
+        moving = self._current()
+        values = moving.get("requests")
+        if values is None:
+            values = moving["requests"] = self.column("waiting") + self.column("running") + self.picks
+        return values
+
+    @property
+    def picks(self) -> Floats:
+        """Picks by all workers of this node since the moment that each endpoint's gauges describe."""
+        moving = self._current()
+        values = moving.get("picks")
+        if values is None:
+            values = moving["picks"] = self.loads.picks[self.rows]
+        return values
+
+    @property
+    def in_flight(self) -> Floats:
+        """Requests that workers of this node have in flight there: known at once, but only for observed responses."""
+        moving = self._current()
+        values = moving.get("in_flight")
+        if values is None:
+            values = moving["in_flight"] = self.loads.in_flight()[self.rows]
+        return values
+
+    @property
+    def active(self) -> Floats:
+        """Requests in flight: the larger of the workers' own count and ``requests`` (never unknown)."""
+        moving = self._current()
+        values = moving.get("active")
+        if values is None:
+            values = moving["active"] = np.fmax(self.in_flight, self.requests)
+        return values
+
+    @property
+    def queued_tokens(self) -> Floats:
+        """Prompt tokens on their way into the endpoint.
+
+        The larger of what the workers hold in flight and an estimate from the gauges: the tokens of the picks since,
+        plus ``waiting`` requests of the mean size seen lately (never unknown: an unreadable gauge adds nothing).
+        """
+        moving = self._current()
+        values = moving.get("queued_tokens")
+        if values is None:
+            waiting = np.nan_to_num(self.column("waiting"), nan=0.0)
+            estimate = self.loads.picked_tokens[self.rows] + waiting * self.loads.mean_tokens
+            values = moving["queued_tokens"] = np.maximum(self.loads.in_flight_tokens()[self.rows], estimate)
+        return values
+
+    # Names.
+
+    def label(self, key: str) -> Objects:
+        """Return the value of a label at each candidate, None where it has none."""
+        return self.view.names.label_values(key)[self.rows]
+
+    def roles(self) -> Objects:
+        """Return the disaggregation role of each candidate: the label llm-d.ai/role or the agent's own setting."""
+        roles = np.array(self.view.names.roles, dtype=object)[self.rows]
+        labels = self.label("llm-d.ai/role")
+        return np.where(np.equal(labels, None), roles, labels)
+
+    def addresses(self) -> list[str]:
+        """Return the ``ip:port`` of each candidate."""
+        texts = self.view.names.addresses
+        return [texts[row] or "" for row in self.rows]
+
+    def adapter(self, name: str | None) -> tuple[Mask, Mask] | None:
+        """Return (running, waiting): where LoRA adapter ``name`` is in flight; None if no endpoint has reported it."""
+        slot = self.view.names.adapters.get(name or "")
+        if slot is None:
+            return None
+        bit = np.uint64(1 << (slot % 64))
+        running = self.view.raw(f"lora_running_{slot // 64}")[self.rows] & bit
+        waiting = self.view.raw(f"lora_waiting_{slot // 64}")[self.rows] & bit
+        return running != 0, waiting != 0
+
+    def remember(self, key: object, make: object) -> Floats:
+        """Return the array kept under ``key``, made by calling ``make()`` once for as long as this view is current.
+
+        For scores that depend on nothing but the snapshot; never for one that reads a corrected load.
+        """
+        values = self._fixed.get(key)
+        if values is None:
+            values = self._fixed[key] = make()  # type: ignore[operator]
+        return values
+
+    def _corrected(self, name: str) -> Floats:
+        moving = self._current()
+        values = moving.get(name)
+        if values is None:
+            values = moving[name] = self.column(name) + self.picks
+        return values
+
+    def _current(self) -> dict[str, Floats]:
+        version = self.loads.version
+        if version != self._version:
+            self._moving.clear()
+            self._version = version
+        return self._moving

@@ -1,0 +1,166 @@
+"""What the gauges cannot show yet: the picks made since, and the requests in flight, by all workers of the node.
+
+A gauge describes a moment in the past. A pick made after that moment is missing from it, so a burst that trusted the
+gauge alone would go to one endpoint as a herd. Each worker logs its picks in its cell; here they are counted per
+endpoint, each against the moment that this endpoint's own gauges describe. The count moves with every pick and is
+made anew only when a snapshot brings other moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from zerohop_picker.state.view import Floats, View
+
+#: Picks older than this are in the gauges, or the gauges are past their bound: nothing looks further back.
+HORIZON_NS: Final = 5_000_000_000
+#: Weight of one more pick in the running mean of prompt sizes.
+_MEAN_WEIGHT: Final = 1 / 64
+
+
+class PickLog(Protocol):
+    """One worker's ring of picks, oldest overwritten first."""
+
+    #: Time (ns), row and prompt tokens of each entry; entry i of all time lies at ``i % len(ns)``.
+    ns: npt.NDArray[np.uint64]
+    row: npt.NDArray[np.uint32]
+    tokens: npt.NDArray[np.uint32]
+
+    @property
+    def head(self) -> int:
+        """Entries written since the cell was made."""
+
+
+class Cells(Protocol):
+    """The cells of all live workers, our own included."""
+
+    def logs(self) -> Sequence[PickLog]:
+        """Return the pick logs; the list object stays the same while the set of workers does."""
+
+    def in_flight(self, generations: npt.NDArray[np.uint32]) -> tuple[Floats, Floats]:
+        """Return requests and prompt tokens in flight per row, counting only entries of the given generations."""
+
+
+class Loads:
+    """Counts per row; ``version`` moves with every ``settle``, that is with every decision."""
+
+    def __init__(self, cells: Cells) -> None:
+        """Count what ``cells`` report."""
+        self._cells = cells
+        self.version = 0
+        #: Picks, and their prompt tokens, since each row's ``observed_ns``.
+        self.picks: Floats = np.zeros(0)
+        self.picked_tokens: Floats = np.zeros(0)
+        #: Running mean of prompt tokens per pick.
+        self.mean_tokens = 0.0
+        self._logs: Sequence[PickLog] = ()
+        self._heads: list[int] = []
+        self._starts: list[int] = []
+        self._moments: bytes = b""
+        self._sequence = -1
+        self._counted_ns = 0
+        self._observed: npt.NDArray[np.uint64] = np.zeros(0, np.uint64)
+        self._observed_list: list[int] = []
+        self._generations: npt.NDArray[np.uint32] = np.zeros(0, np.uint32)
+        self._flying: tuple[Floats, Floats] | None = None
+
+    def settle(self, view: View, now_ns: int) -> None:
+        """Bring the counts up to date with ``view`` and with the logs as they are now."""
+        self._flying = None
+        self.version += 1
+        logs = self._cells.logs()
+        if view.sequence == self._sequence and logs is self._logs and now_ns - self._counted_ns < HORIZON_NS:
+            for index, log in enumerate(logs):
+                head = log.head
+                if head != self._heads[index]:
+                    self._add(log, self._heads[index], head)
+                    self._heads[index] = head
+            return
+        self._sequence = view.sequence
+        observed = view.raw("observed_ns")
+        generations = view.raw("generation")
+        moments = observed.tobytes() + generations.tobytes()
+        if moments == self._moments and logs is self._logs and now_ns - self._counted_ns < HORIZON_NS:
+            self.settle(view, now_ns)
+            return
+        self._moments = moments
+        self._observed = observed  # type: ignore[assignment]
+        self._generations = generations  # type: ignore[assignment]
+        self._recount(view, logs, now_ns)
+
+    def in_flight(self) -> Floats:
+        """Return the requests in flight per row, by all live workers."""
+        return self._fly()[0]
+
+    def in_flight_tokens(self) -> Floats:
+        """Return the prompt tokens in flight per row, by all live workers."""
+        return self._fly()[1]
+
+    def _fly(self) -> tuple[Floats, Floats]:
+        if self._flying is None:
+            self._flying = self._cells.in_flight(self._generations)
+        return self._flying
+
+    def _recount(self, view: View, logs: Sequence[PickLog], now_ns: int) -> None:
+        self._counted_ns = now_ns
+        if logs is not self._logs:
+            self._logs = logs
+            self._starts = [0] * len(logs)
+        self._heads = [log.head for log in logs]
+        floor = max(0, now_ns - HORIZON_NS)
+        since = np.maximum(self._observed, np.uint64(floor))
+        self._observed_list = since.tolist()
+        used = (view.raw("flags") & np.uint32(1)) != 0
+        oldest = int(since[used].min()) if used.any() else now_ns
+        self.picks = np.zeros(view.rows)
+        self.picked_tokens = np.zeros(view.rows)
+        for index, log in enumerate(logs):
+            head = self._heads[index]
+            start = self._advance(log, max(self._starts[index], head - len(log.ns)), head, oldest)
+            self._starts[index] = start
+            if start < head:
+                self._count(log, start, head, since)
+
+    @staticmethod
+    def _advance(log: PickLog, start: int, head: int, oldest: int) -> int:
+        """Return the first entry from ``start`` on that is newer than ``oldest``: entries are in order of time."""
+        size = len(log.ns)
+        low, high = start, head
+        while low < high:
+            middle = (low + high) // 2
+            if int(log.ns[middle % size]) > oldest:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _count(self, log: PickLog, start: int, head: int, since: npt.NDArray[np.uint64]) -> None:
+        size = len(log.ns)
+        first, last = start % size, head % size
+        pieces = [slice(first, last)] if first < last else [slice(first, size), slice(0, last)]
+        for piece in pieces:
+            rows = log.row[piece]
+            known = rows < len(since)
+            rows = np.where(known, rows, 0)
+            new = known & (log.ns[piece] > since[rows])
+            chosen = rows[new]
+            self.picks += np.bincount(chosen, minlength=len(since))
+            self.picked_tokens += np.bincount(chosen, log.tokens[piece][new], len(since))
+
+    def _add(self, log: PickLog, seen: int, head: int) -> None:
+        """Count the few entries that were written since the last decision."""
+        size = len(log.ns)
+        rows = len(self._observed_list)
+        for index in range(max(seen, head - size), head):
+            at = index % size
+            row = int(log.row[at])
+            tokens = int(log.tokens[at])
+            if tokens:
+                self.mean_tokens += (tokens - self.mean_tokens) * (_MEAN_WEIGHT if self.mean_tokens else 1.0)
+            if row < rows and int(log.ns[at]) > self._observed_list[row]:
+                self.picks[row] += 1.0
+                self.picked_tokens[row] += tokens

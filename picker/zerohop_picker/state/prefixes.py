@@ -1,0 +1,153 @@
+"""Which endpoint has served which prompt prefix: how this worker asks the shared directory, and what it tells it.
+
+A prompt's canonical text is cut into blocks and hashed cumulatively, so equal hashes mean equal prefixes. The model,
+the adapter and the cache salt enter first, each tagged and with its length in front: no prompt can imitate another
+domain. Entries are written at dispatch, because the next request of a conversation may arrive before the first ends.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from zerohop_picker.request.model import LLMRequest
+from zerohop_picker.state.names import Names
+from zerohop_picker.state.view import Floats, View
+
+BYTES_PER_TOKEN: Final = 4
+#: Smallest block by default: 1 kB of text is a fraction of a millisecond of prefill, and 220 kB are 220 blocks.
+DEFAULT_BLOCK_BYTES: Final = 1024
+#: The field raises smaller settings to 64 tokens, too.
+SMALLEST_BLOCK_TOKENS: Final = 64
+
+
+class Directory(Protocol):
+    """What is needed of ``zerohop_snapshot.prefix.PrefixDirectory``."""
+
+    def hash_blocks(self, domain: bytes, text: bytes, block_bytes: int) -> npt.NDArray[np.uint64]: ...  # noqa: D102
+
+    def match(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]: ...  # noqa: D102
+
+    def insert(self, hashes: npt.NDArray[np.uint64], row: int, generation: int) -> object: ...  # noqa: D102
+
+    def set_capacity(self, row: int, blocks: int) -> None: ...  # noqa: D102
+
+    def generation(self, row: int) -> int: ...  # noqa: D102
+
+    def clear(self, row: int, generation: int | None = None) -> None: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixSettings:
+    """How prompts are cut; see ``approx-prefix-cache-producer``."""
+
+    auto_tune: bool = True
+    block_size_tokens: int = 16
+    max_blocks: int = 2048
+    max_tokens: int = 131_072
+    capacity_blocks: int = 31_250
+
+    def block_bytes(self, names: Names) -> int:
+        """Return the block size in bytes for the endpoints that ``names`` lists.
+
+        With auto-tuning: the least power of two that holds a whole KV block of every engine, and at least 1 kB.
+        """
+        if not self.auto_tune:
+            return max(self.block_size_tokens, SMALLEST_BLOCK_TOKENS) * BYTES_PER_TOKEN
+        largest = float(np.nanmax(names.block_size, initial=0.0)) if np.isfinite(names.block_size).any() else 0.0
+        wanted = largest * BYTES_PER_TOKEN
+        return DEFAULT_BLOCK_BYTES if wanted <= DEFAULT_BLOCK_BYTES else 1 << math.ceil(math.log2(wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """What the directory knew of one prompt: ``matched[row]`` leading blocks of ``blocks``."""
+
+    hashes: npt.NDArray[np.uint64]
+    blocks: int
+    block_bytes: int
+    matched: Floats
+
+
+class PrefixUse:
+    """Asks the directory about prompts and tells it about dispatches."""
+
+    def __init__(self, directory: Directory, settings: PrefixSettings | None = None) -> None:
+        """Use ``directory`` with ``settings``."""
+        self._directory = directory
+        self._settings = settings or PrefixSettings()
+        self._names: Names | None = None
+        self._block_bytes = DEFAULT_BLOCK_BYTES
+        self._present: set[int] = set()
+        #: Totals for the metrics: prompts looked up, blocks looked up, blocks that some endpoint had.
+        self.lookups = self.blocks_seen = self.blocks_matched = 0
+
+    def configure(self, settings: PrefixSettings) -> None:
+        """Use other settings from now on."""
+        self._settings = settings
+        self._names = None
+
+    def look_up(self, llm: LLMRequest, model: str | None, view: View, now_ns: int) -> Lookup | None:
+        """Return what is known of the prompt of ``llm``; None when it has no full block."""
+        if llm.body is None:
+            return None
+        text = llm.canonical_prompt()
+        names = view.names
+        if names is not self._names:
+            self._names = names
+            self._block_bytes = self._settings.block_bytes(names)
+            self._follow(view)
+        size = self._block_bytes
+        if len(text) < size:
+            return None
+        limit = min(self._settings.max_blocks, max(1, self._settings.max_tokens * BYTES_PER_TOKEN // size))
+        if len(text) > limit * size:
+            text = text[: limit * size]
+        hashes = self._directory.hash_blocks(domain(model, names, llm.cache_salt), text, size)
+        found = self._directory.match(hashes)
+        matched = np.zeros(view.rows)
+        rows = min(len(found), view.rows)
+        matched[:rows] = found[:rows]
+        self.lookups += 1
+        self.blocks_seen += len(hashes)
+        self.blocks_matched += int(matched.max(initial=0.0))
+        return Lookup(hashes, len(hashes), size, matched)
+
+    def _follow(self, view: View) -> None:
+        """Give rows that changed hands to their new endpoints, empty those of endpoints that left, and set capacities."""
+        used = (view.raw("flags") & np.uint32(1)) != 0
+        generations = view.raw("generation").tolist()
+        tokens = view.names.num_blocks * view.names.block_size
+        for row in range(view.rows):
+            held = self._directory.generation(row)
+            if not used[row]:
+                if held and row in self._present:
+                    self._directory.clear(row)
+                    self._present.discard(row)
+                continue
+            self._present.add(row)
+            if 0 < held < generations[row]:
+                self._directory.clear(row, generations[row])
+            blocks = self._settings.capacity_blocks
+            if self._settings.auto_tune and tokens[row] == tokens[row]:
+                blocks = max(1, int(tokens[row] * BYTES_PER_TOKEN / self._block_bytes))
+            self._directory.set_capacity(row, blocks)
+
+    def dispatched(self, lookup: Lookup, row: int, generation: int) -> None:
+        """Note that the prompt goes to ``row``."""
+        self._directory.insert(lookup.hashes, row, generation)
+
+
+def domain(model: str | None, names: Names, salt: str | None) -> bytes:
+    """Return the bytes that set prompts of one model, adapter and cache salt apart from all others."""
+    adapter = model if model in names.adapters else None
+    parts = []
+    for tag, value in ((b"m", model), (b"a", adapter), (b"s", salt)):
+        encoded = b"" if value is None else value.encode("utf-8", "surrogateescape")
+        # A tag of its own for "absent", so that an empty salt is not no salt.
+        parts.append((tag.upper() if value is None else tag) + len(encoded).to_bytes(4, "little") + encoded)
+    return b"".join(parts)
