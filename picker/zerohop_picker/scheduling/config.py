@@ -111,8 +111,9 @@ class PipelineConfig:
         return self.gates["debugScores"]
 
 
-def load(text: str = "", source: str = "default") -> PipelineConfig:
-    """Return the pipeline that ``text`` describes; an empty text is the default pipeline. Raises: ConfigError."""
+def load(text: str | None = None, source: str = "default") -> PipelineConfig:
+    """Return the pipeline that ``text`` describes; no or an empty text is the default pipeline. Raises: ConfigError."""
+    text = text or ""
     node = load_yaml(text, source)
     if node.value is None:
         text = STICKY_LEAST_LOADED

@@ -1,43 +1,70 @@
-"""What the scheduler counts about itself; the metrics endpoint reads it."""
+"""What the scheduler counts about itself, for the metrics endpoint."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Final
+
+from zerohop_picker.metrics import Histogram, Metrics
+from zerohop_picker.scheduling.guard import WATCH
+from zerohop_picker.state.prefixes import PrefixUse
 
 #: Upper bounds in seconds: the field's own buckets start at 0.1 ms, which is slower than a whole decision here.
 BOUNDS_S: Final = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1)
 
 
-@dataclass(slots=True)
-class Durations:
-    """A histogram of seconds."""
-
-    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
-    total_s: float = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Count one."""
-        self.counts[bisect_left(BOUNDS_S, seconds)] += 1
-        self.total_s += seconds
-
-
-@dataclass(slots=True)
 class Measures:
-    """Totals since the worker started. ``plugins`` holds sampled durations by (extension point, type, name)."""
+    """Counters and histograms of one worker's scheduler."""
 
-    faults: int = 0
-    fallbacks: int = 0
-    shed: int = 0
-    reloads: int = 0
-    reloads_failed: int = 0
-    plugins: dict[tuple[str, str, str], Durations] = field(default_factory=dict)
+    def __init__(self, metrics: Metrics | None = None) -> None:
+        """Register with ``metrics``."""
+        metrics = metrics or Metrics()
+        self.faults = metrics.counter(
+            "scheduler_faults", "Decisions that failed by a fault of our own; answered by the fallback."
+        )
+        self.fallbacks = metrics.counter("scheduler_fallbacks", "Decisions made without plugins.")
+        self.shed = metrics.counter("requests_shed", "Sheddable requests refused because the pool was saturated.")
+        self.degraded = metrics.counter(
+            "scheduler_degraded", "Decisions among doubtful endpoints: no usable one was left."
+        )
+        self.reloads = metrics.counters("plugin_file_reloads", "Reloads of changed plugin files, by result.", "result")
+        self.durations = metrics.histogram(
+            "scheduler_duration_seconds", "Time of one decision, fallbacks included.", BOUNDS_S
+        )
+        self._plugins = metrics.histograms(
+            "plugin_duration_seconds", "Time of one plugin's run, of one decision in 16.",
+            "extension_point", "plugin_type", "plugin_name", bounds=BOUNDS_S,
+        )  # fmt: skip
+        self._kept: dict[tuple[str, str, str], Histogram] = {}
+        metrics.counted(
+            "plugin_problems", "Failures of plugins: error, cut_off (over its time), skipped (resting).",
+            ("plugin_name", "kind"), _problems,
+        )  # fmt: skip
+        self._metrics = metrics
 
     def plugin_duration(self, point: str, plugin_type: str, name: str, seconds: float) -> None:
         """Count one plugin's run."""
         key = (point, plugin_type, name)
-        found = self.plugins.get(key)
+        found = self._kept.get(key)
         if found is None:
-            found = self.plugins[key] = Durations()
+            found = self._kept[key] = self._plugins.labels(*key)
         found.observe(seconds)
+
+    def watch_prefixes(self, prefixes: PrefixUse) -> None:
+        """Export what ``prefixes`` counts."""
+        self._metrics.counted(
+            "prefix_lookups", "Prompts looked up in the prefix directory.", (), lambda: (((), prefixes.lookups),)
+        )
+        self._metrics.counted(
+            "prefix_blocks", "Prompt blocks looked up, by whether some endpoint had them.", ("result",),
+            lambda: (
+                (("hit",), prefixes.blocks_matched), (("miss",), prefixes.blocks_seen - prefixes.blocks_matched),
+            ),
+        )  # fmt: skip
+
+
+def _problems() -> Iterator[tuple[tuple[str, str], float]]:
+    for health in WATCH.health.values():
+        yield (health.name, "error"), health.errors
+        yield (health.name, "cut_off"), health.cut_off
+        yield (health.name, "skipped"), health.skipped

@@ -75,6 +75,8 @@ class StandardScheduler:
         self._prefixes = PrefixUse(directory, config.prefix) if directory is not None else None
         self._sessions = Sessions(sessions) if sessions is not None else None
         self.measures = measures or Measures()
+        if self._prefixes is not None:
+            self.measures.watch_prefixes(self._prefixes)
         self._random = random.Random(seed)
         self._start = self._random.getrandbits(16)
         self._models = models or Resources()
@@ -119,11 +121,19 @@ class StandardScheduler:
         try:
             self.swap(load(config.text, config.source))
         except ConfigError as error:
-            self.measures.reloads_failed += 1
+            self.measures.reloads.labels("failed").increment()
             _LOG.warning("plugin file not reloaded, the last good one stays: %s", error)
         else:
-            self.measures.reloads += 1
+            self.measures.reloads.labels("loaded").increment()
             log.event(_LOG, "info", "plugin file reloaded", files=",".join(times))
+
+    def heartbeat(self, now_ns: int) -> None:
+        """Tell the other workers of this node that we live; call it a few times a second."""
+        self._cell.heartbeat(now_ns)
+
+    def close(self) -> None:
+        """Leave the shared memory: this worker's cell goes, the directory and the sessions stay."""
+        self._cell.close()
 
     # The contract.
 
@@ -140,17 +150,20 @@ class StandardScheduler:
         """Return the decision by the configured pipeline; a fault of our own ends in the fallback, never in an error."""
         if self._file_times:
             self._reload_changed_plugins(now_ns)
+        started = time.perf_counter()
         try:
-            return self._schedule(request, now_ns)
+            decision = self._schedule(request, now_ns)
+            self.measures.durations.observe(time.perf_counter() - started)
+            return decision
         except Exception as error:
-            self.measures.faults += 1
+            self.measures.faults.increment()
             text = f"{type(error).__name__}: {error}"
             self._changes.log(_LOG, "error", "fault", text, "decision failed, fallback used", error=text)
             return self.fallback(request, now_ns)
 
     def fallback(self, request: LLMRequest, now_ns: int) -> Decision | Refusal:
         """Return the decision without plugins: least waiting + picks since, least in flight, round robin."""
-        self.measures.fallbacks += 1
+        self.measures.fallbacks.increment()
         found = self._eligible(request, now_ns)
         if isinstance(found, Refusal):
             return found
@@ -187,7 +200,7 @@ class StandardScheduler:
         request.priority = resolution.priority
         pipeline = self._pipeline
         if resolution.priority < 0 and pipeline.detector.pool(endpoints) >= 1.0:
-            self.measures.shed += 1
+            self.measures.shed.increment()
             return Refusal(429, SATURATED, "system saturated, sheddable request dropped", RETRY_AFTER_S)
         trace = Trace() if pipeline.config.debug_scores and llm.headers.get(DEBUG_REQUEST_HEADER) else None
         nothing: list[Nothing] = []

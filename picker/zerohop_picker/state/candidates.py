@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from zerohop_picker.request.subset import subset as subset_of
 from zerohop_picker.state.endpoints import Endpoints
 from zerohop_picker.state.loads import Loads
 from zerohop_picker.state.view import Rows, View
@@ -47,7 +48,7 @@ class Candidates:
         return found
 
     def _rows(self, view: View, bit: int | None, subset: tuple[str, ...] | None) -> Rows:
-        allowed = None if subset is None else view.names.rows_named(subset)
+        allowed = None if subset is None else _rows_of(view, subset)
         rows = _within(view.usable(bit), allowed)
         if len(rows):
             return rows
@@ -57,6 +58,11 @@ class Candidates:
                 self.degraded += 1
                 break
         return rows
+
+
+def _rows_of(view: View, entries: tuple[str, ...]) -> list[int]:
+    allowed = subset_of(entries)
+    return [row for row, address in enumerate(view.names.addresses) if address is not None and allowed.allows(address)]
 
 
 def _within(rows: Rows, allowed: list[int] | None) -> Rows:
