@@ -64,10 +64,11 @@ class LabelValue:
 
 @dataclass(frozen=True, slots=True)
 class LabelProduct:
-    """The product of two label values of an `_info` series, added over ranks."""
+    """The product of two label values of an `_info` series."""
 
     pick: Pick
     labels: tuple[str, str]
+    combine: Combine = "sum"
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,8 @@ class _Head:
 
 @lru_cache(maxsize=256)
 def _parse_head(block: bytes) -> _Head:
-    """Return what a status line and headers say. Answers of one server differ in their date once a second, if at all."""
+    """Return what a status line and headers say. Answers of one server differ in their date once a second, if at
+    all."""
     lines = block.split(b"\n")
     match = _STATUS.match(lines[0].rstrip(b"\r"))
     if match is None:

@@ -81,13 +81,12 @@ def step_of(source: Source, found: Mapping[str, Sequence[Series]], mapping: Engi
     if isinstance(source, Names):
         return _newest_names(series, source.labels)
     wanted = source.labels if isinstance(source, LabelProduct) else (source.label,)
-    combine: Combine = "sum" if isinstance(source, LabelProduct) else source.combine
     # An info series repeated per process says the same thing each time.
     rows = {
         _rank(entry.labels, mapping): tuple(_number(entry.labels.get(label)) for label in wanted) for entry in series
     }
     numbers = [math.prod(row) for row in rows.values()]
-    constant = _UNKNOWN if any(math.isnan(number) for number in numbers) else _COMBINE[combine](numbers)
+    constant = _UNKNOWN if any(math.isnan(number) for number in numbers) else _COMBINE[source.combine](numbers)
     return None if math.isnan(constant) else lambda _values: constant
 
 

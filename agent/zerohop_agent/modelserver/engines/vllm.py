@@ -24,11 +24,13 @@ MAPPING = EngineMapping(
             Total(Pick("vllm:gpu_cache_usage_perc"), combine="mean"),
         ),
         "block_size": (LabelValue(CACHE_CONFIG, "block_size"),),
-        "num_blocks": (LabelValue(CACHE_CONFIG, "num_gpu_blocks", combine="sum"),),
-        # From 0.23-0.25 on; blocks x block size can be wrong where several KV groups share the memory.
+        # The front-end adds the blocks of its engines up and prints the sum in the series of each.
+        "num_blocks": (LabelValue(CACHE_CONFIG, "num_gpu_blocks", combine="max"),),
+        # From 0.23-0.25 on, and of one engine; blocks x block size can be wrong where several KV groups share the
+        # memory.
         "kv_capacity_tokens": (
             LabelValue(CACHE_CONFIG, "kv_cache_size_tokens", combine="sum"),
-            LabelProduct(CACHE_CONFIG, ("num_gpu_blocks", "block_size")),
+            LabelProduct(CACHE_CONFIG, ("num_gpu_blocks", "block_size"), combine="max"),
         ),
         "prefix_queries": (
             Total(Pick("vllm:prefix_cache_queries_total")),
