@@ -79,7 +79,7 @@ def guarded(program: str, body: Callable[[], int]) -> int:
     try:
         return body()
     except ConfigError as error:
-        print(f"zerohop {program}: error: {error}", file=sys.stderr)
+        print(f"{f'zerohop {program}'.rstrip()}: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
