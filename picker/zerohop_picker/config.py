@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -32,6 +32,7 @@ class PickerConfig:
     """Every setting, checked. Field names are the flags' with underscores; durations are ns, sizes bytes."""
 
     shm_dir: Path = Path("/dev/shm/zerohop")  # noqa: S108
+    state_dir: Path | None = None
     listen: tuple[Listen, ...] = ()
     pool: tuple[PoolListen, ...] = ()
     workers: int = 1
@@ -40,6 +41,7 @@ class PickerConfig:
     metrics_address: Address | None = None
     config_file: Path | None = None
     config_text: str | None = None
+    models_file: Path | None = None
     deadline: int = 50_000_000
     response: Literal["skip", "observe"] = "skip"
     max_request_bytes: int = 16 * 1024 * 1024
@@ -50,6 +52,7 @@ class PickerConfig:
     socket_mode: int = 0o660
     socket_group: str | None = None
     health_checking: bool = False
+    ask_for_body: bool = False
     conformance_headers: bool = False
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -141,6 +144,8 @@ def _switch(text: str, place: str) -> bool:
 
 OPTIONS = (
     Option("shm-dir", _path, "directory of the shared-memory files (default /dev/shm/zerohop)", "DIR"),
+    Option("state-dir", _path, "directory of the files that the picker writes, where --shm-dir is read-only "
+           "(default: --shm-dir)", "DIR"),
     Option("listen", Listen.parse, "where Envoy connects; may be repeated. Worker i > 0 listens on PATH.i, and all "
            "workers share a TCP port", "unix:PATH|HOST:PORT", many=True),
     Option("pool", _pool, "one more listener, whose streams belong to this pool; may be repeated. Elsewhere the "
@@ -151,6 +156,8 @@ OPTIONS = (
     Option("metrics-address", _address, "serve Prometheus metrics here", "HOST:PORT"),
     Option("config-file", _path, "EndpointPickerConfig to schedule by; reloaded when it changes and on SIGHUP", "FILE"),
     Option("config-text", _text, "EndpointPickerConfig as text", "YAML"),
+    Option("models-file", _path, "InferenceModel, InferenceObjective and InferenceModelRewrite objects as YAML; "
+           "reloaded like --config-file", "FILE"),
     Option("deadline", _duration, "decision time after which the fallback policy answers (default 50ms)", "DURATION"),
     Option("response", _text, "observe responses, or skip them as early as the gateway's mode allows (default skip)",
            choices=("skip", "observe")),
@@ -162,6 +169,8 @@ OPTIONS = (
     Option("socket-mode", _mode, "mode of Unix sockets; connecting needs write permission (default 0660)", "MODE"),
     Option("socket-group", _text, "group of Unix sockets, by name or number", "GROUP"),
     Option("health-checking", _switch, "serve the health service on the ext-proc listeners too", switch=True),
+    Option("ask-for-body", _switch, "where the gateway shows no body and allows mode_override, ask for the body of "
+           "requests whose path says that it matters", switch=True),
     Option("conformance-headers", _switch, "obey test-epp-endpoint-selection and set the headers that the conformance "
            "tests of Gateway API Inference Extension look at", switch=True),
     Option("log-format", _text, "text (default) or json", choices=("text", "json")),
@@ -243,6 +252,21 @@ def _reader(option: Option) -> Callable[[strict.Node], Any]:
     return one
 
 
-def as_arguments(config: Mapping[str, Any]) -> list[str]:
-    """Return command-line words that say what `config` (flags to texts) says; for starting a child."""
-    return [f"--{flag}={value}" for flag, value in config.items()]
+def as_words(config: PickerConfig) -> list[str]:
+    """Return the command line that says what `config` says, for starting a worker with it."""
+    words: list[str] = []
+    for option in OPTIONS:
+        value = getattr(config, option.name)
+        values = value if option.many else [value]
+        words += [f"--{option.flag}={_said(option, one)}" for one in values if one is not None]
+    return words
+
+
+def _said(option: Option, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, PoolListen):
+        return f"{value.pool}={value.listen}"
+    if option.read is _duration:
+        return f"{value}ns"
+    return f"{value:04o}" if option.read is _mode else str(value)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic_ns
 
 from zerohop_picker import scheduling
-from zerohop_picker.assemble import SharedState
 from zerohop_picker.config import PickerConfig
 from zerohop_picker.fronts.calls import EXT_PROC_PATH, Call, Metadata, Push, Services
 from zerohop_picker.fronts.limits import Limits
 from zerohop_picker.metrics import Metrics
-from zerohop_picker.models.resources import load_resources
+from zerohop_picker.models.resources import Resources, load_resources
 from zerohop_picker.protocol.core import ProtocolCore
 from zerohop_picker.protocol.settings import ProtocolSettings
 from zerohop_picker.protocol.stream import ExtProcStream
@@ -19,6 +21,7 @@ from zerohop_picker.protocol_metrics import export_counters
 from zerohop_process import log
 from zerohop_process.errors import ConfigError, reason
 from zerohop_process.follow import follow_file
+from zerohop_snapshot import SnapshotReader
 
 _logger = log.get("picker")
 POOL_METADATA = b"x-zerohop-pool"
@@ -98,12 +101,18 @@ class Deciding:
             self._files.append(FollowedFile("--config-file", config.config_file, self._swap, reloads))
             text = self._files[0].text
         self._source = source
-        self._state = SharedState(config, index, scheduling.load(text, source), metrics)
+        models = Resources()
         if config.models_file is not None:
             self._models_source = str(config.models_file)
             self._files.append(FollowedFile("--models-file", config.models_file, self._set_models, reloads))
-        self.core = ProtocolCore(self._state.scheduler, _protocol_settings(config))
+            models = load_resources(self._files[-1].text, self._models_source)
+        self._scheduler = scheduling.assemble(
+            scheduling.load(text, source), shm_dir=config.shm_dir, state_dir=config.state_dir,
+            worker=f"{os.getpid()}-{index}", models=models, metrics=metrics,
+        )  # fmt: skip
+        self.core = ProtocolCore(self._scheduler, _protocol_settings(config))
         export_counters(self.core.counters, metrics)
+        _export_snapshot(SnapshotReader(config.shm_dir, node=False), metrics)
 
     @property
     def files(self) -> list[FollowedFile]:
@@ -122,11 +131,11 @@ class Deciding:
 
     def ready(self, pool: str | None) -> bool:
         """Return whether there is something to choose from."""
-        return self._state.scheduler.ready(pool)
+        return self._scheduler.ready(pool)
 
     def heartbeat(self, now_ns: int) -> None:
         """Tell the other workers of this node that we live."""
-        self._state.cell.heartbeat(now_ns)
+        self._scheduler.heartbeat(now_ns)
 
     def reload(self) -> None:
         """Look at every file now."""
@@ -135,13 +144,13 @@ class Deciding:
 
     def close(self) -> None:
         """Leave the shared memory."""
-        self._state.close()
+        self._scheduler.close()
 
     def _swap(self, text: str) -> None:
-        self._state.scheduler.swap(scheduling.load(text, self._source))
+        self._scheduler.swap(scheduling.load(text, self._source))
 
     def _set_models(self, text: str) -> None:
-        self._state.scheduler.set_models(load_resources(text, self._models_source))
+        self._scheduler.set_models(load_resources(text, self._models_source))
 
 
 def _protocol_settings(config: PickerConfig) -> ProtocolSettings:
@@ -153,3 +162,12 @@ def _protocol_settings(config: PickerConfig) -> ProtocolSettings:
         conformance_headers=config.conformance_headers,
         ask_for_body=config.ask_for_body,
     )
+
+
+def _export_snapshot(reader: SnapshotReader, metrics: Metrics) -> None:
+    def age_s() -> float:
+        snapshot = reader.read()
+        return math.nan if snapshot is None else (monotonic_ns() - snapshot.published_ns) / 1e9
+
+    metrics.gauge("snapshot_age_seconds", "Age of the newest snapshot; NaN without one.", age_s)
+    metrics.gauge("snapshot_readable", "1 while the snapshot file is whole and ours.", lambda: reader.state == "ok")

@@ -79,6 +79,18 @@ class Histogram:
         return self.counts, self.total
 
 
+class _Kept:
+    """A value that something else counts."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def plain(self) -> Any:
+        return self._value
+
+
 Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 
 
@@ -88,7 +100,7 @@ class Labelled(Generic[Metric]):
     LIMIT = 1_000
 
     def __init__(self, make: Callable[[], Metric], labels: LabelValues) -> None:
-        self._make = make
+        self._make: Callable[[], Metric] = make
         self._labels = labels
         self._children: dict[LabelValues, Metric] = {}
 
@@ -153,6 +165,16 @@ class Metrics:
         family: Labelled[Histogram] = Labelled(lambda: Histogram(bounds), labels)
         self._add(name, "histogram", help, labels, bounds, family.items)
         return family
+
+    def counted(
+        self,
+        name: str,
+        help: str,  # noqa: A002
+        labels: LabelValues,
+        read: Callable[[], Iterable[tuple[LabelValues, float]]],
+    ) -> None:
+        """Export counters that are kept elsewhere: `read` yields label values and numbers when the page is made."""
+        self._add(name, "counter", help, labels, (), lambda: ((values, _Kept(value)) for values, value in read()))
 
     def page(self) -> Page:
         """Return every family as plain data that JSON can carry."""

@@ -32,7 +32,7 @@ class MetricsServer:
         self._server = await asyncio.start_server(self._serve, sock=sock, limit=REQUEST_LIMIT_BYTES)
         return Address(address.host, sock.getsockname()[1])
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Take no more requests."""
         if self._server is not None:
             self._server.close()

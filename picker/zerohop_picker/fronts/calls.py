@@ -17,15 +17,6 @@ INTERNAL = 13
 UNAVAILABLE = 14
 
 
-class CallFault(Exception):
-    """Ends one call with a gRPC status other than OK."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-
-
 class Call(Protocol):
     """One gRPC call: whole serialized messages in, whole serialized messages out.
 
@@ -48,12 +39,21 @@ class Call(Protocol):
         """Whether the peer owes us the rest of a request, so that standing still is a fault of its own."""
         ...
 
-    def receive(self, message: bytes, now_ns: int) -> Sequence[bytes]:
-        """Take one message and return the replies to send.
+    @property
+    def wake_ns(self) -> int:
+        """When not 0: the moment (CLOCK_MONOTONIC) at which to call `wake`, unless a message comes before."""
+        ...
+
+    def receive(self, message: bytes, now_ns: int, received_ns: int = 0) -> Sequence[bytes]:
+        """Take one message and return the replies to send. `received_ns` is when it was read, by default now.
 
         Raises:
-            CallFault: the call ends with that status.
+            StreamFault: the call ends with that gRPC status.
         """
+        ...
+
+    def wake(self, now_ns: int) -> Sequence[bytes]:
+        """Return what is to be sent now that `wake_ns` has come."""
         ...
 
     def half_close(self, now_ns: int) -> Sequence[bytes]:
@@ -75,9 +75,14 @@ class NoCall:
     finished = True
     held_bytes = 0
     awaiting_request = True
+    wake_ns = 0
 
-    def receive(self, message: bytes, now_ns: int) -> Sequence[bytes]:  # noqa: ARG002
+    def receive(self, message: bytes, now_ns: int, received_ns: int = 0) -> Sequence[bytes]:  # noqa: ARG002
         """Take nothing."""
+        return ()
+
+    def wake(self, now_ns: int) -> Sequence[bytes]:  # noqa: ARG002
+        """Say nothing."""
         return ()
 
     def half_close(self, now_ns: int) -> Sequence[bytes]:  # noqa: ARG002

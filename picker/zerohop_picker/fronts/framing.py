@@ -46,20 +46,30 @@ class MessageReader:
         Raises:
             FramingError: a compressed message, or one larger than the limit.
         """
-        if not self.held_bytes and self._length < 0:
-            if len(data) >= PREFIX_BYTES and PREFIX_BYTES + self._length_bytes(data) == len(data):
-                return (data[PREFIX_BYTES:],)
-            if not data:
-                return ()
-        self._chunks.append(data)
-        self.held_bytes += len(data)
         messages: list[bytes] = []
-        while self._step(messages):
-            pass
+        if self.held_bytes or self._length >= 0:
+            self._chunks.append(data)
+            self.held_bytes += len(data)
+            while self._step(messages):
+                pass
+            self._compact()
+            return messages
+        start, size = 0, len(data)
+        while size - start >= PREFIX_BYTES:
+            end = start + PREFIX_BYTES + self._length_bytes(data, start)
+            if end > size:
+                break
+            messages.append(data[start + PREFIX_BYTES : end])
+            start = end
+        if start < size:
+            self._keep(data[start:] if start else data)
+            self._step(messages)
+        return messages
+
+    def _compact(self) -> None:
         if len(self._chunks) > MANY_CHUNKS and self.held_bytes < MANY_CHUNKS * len(self._chunks):
             # A peer that drips single bytes would otherwise cost forty times what it sent.
             self._chunks = [b"".join(self._chunks)]
-        return messages
 
     def _step(self, messages: list[bytes]) -> bool:
         """Read one prefix or one message; return whether there may be more to read."""
@@ -88,10 +98,10 @@ class MessageReader:
         self._chunks = [rest] if rest else []
         self.held_bytes = len(rest)
 
-    def _length_bytes(self, data: bytes) -> int:
-        if data[0]:
+    def _length_bytes(self, data: bytes, start: int = 0) -> int:
+        if data[start]:
             raise FramingError(12, "compressed messages are not supported")
-        length = int.from_bytes(data[1:PREFIX_BYTES], "big")
+        length = int.from_bytes(data[start + 1 : start + PREFIX_BYTES], "big")
         if length > self._limit_bytes:
             raise FramingError(
                 8, f"message of {length} bytes is larger than the limit of {self._limit_bytes} bytes", length

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 from zerohop_picker import health
 from zerohop_picker.fronts import calls
-from zerohop_picker.fronts.calls import Call, CallFault, Metadata, Push
+from zerohop_picker.fronts.calls import Call, Metadata, Push
 from zerohop_picker.health import Health, Status
+from zerohop_picker.protocol.errors import StreamFault
 
 
 class HealthCall:
@@ -15,28 +16,33 @@ class HealthCall:
 
     awaiting_request = True
     held_bytes = 0
+    wake_ns = 0
 
     def __init__(self, state: Health) -> None:
         self.finished = False
         self._state = state
 
-    def receive(self, message: bytes, now_ns: int) -> Sequence[bytes]:  # noqa: ARG002
+    def wake(self, now_ns: int) -> Sequence[bytes]:  # noqa: ARG002
+        """Never asked for."""
+        return ()
+
+    def receive(self, message: bytes, now_ns: int, received_ns: int = 0) -> Sequence[bytes]:  # noqa: ARG002
         """Answer the one request."""
         try:
             service = health.service_of(message)
         except health.NotProtobuf:
-            raise CallFault(calls.INTERNAL, "not a HealthCheckRequest") from None
+            raise StreamFault("not a HealthCheckRequest", calls.INTERNAL) from None
         return self._answer(service)
 
     def half_close(self, now_ns: int) -> Sequence[bytes]:  # noqa: ARG002
         """Note that nothing more comes; a Watch goes on."""
         if self.awaiting_request:
-            raise CallFault(calls.INTERNAL, "the request is missing")
+            raise StreamFault("the request is missing", calls.INTERNAL)
         return ()
 
     def refuse(self, status: int, reason: str, message: str) -> Sequence[bytes]:  # noqa: ARG002
         """End the call for not asking anything."""
-        raise CallFault(calls.DEADLINE_EXCEEDED, message)
+        raise StreamFault(message, calls.DEADLINE_EXCEEDED)
 
     def close(self) -> None:
         """Hold nothing."""
@@ -46,7 +52,7 @@ class HealthCall:
         self.finished = True
         status = self._state.check(service)
         if status is Status.SERVICE_UNKNOWN:
-            raise CallFault(calls.NOT_FOUND, f"unknown service {service}")
+            raise StreamFault(f"unknown service {service}", calls.NOT_FOUND)
         return (health.response(status),)
 
 
@@ -76,7 +82,7 @@ class WatchCall(HealthCall):
 
     def _answer(self, service: str) -> Sequence[bytes]:
         if not self.awaiting_request:
-            raise CallFault(calls.INTERNAL, "a second request on one Watch")
+            raise StreamFault("a second request on one Watch", calls.INTERNAL)
         self.awaiting_request = False
         self._service = service
         self._stop = self._state.watch(self._changed)

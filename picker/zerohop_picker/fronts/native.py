@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 from time import monotonic_ns
 
 from zerohop_picker.fronts import calls
@@ -13,11 +12,13 @@ from zerohop_picker.fronts.native_connection import READ_BYTES, NativeConnection
 from zerohop_picker.fronts.native_stream import NativeStream
 from zerohop_picker.fronts.sockets import PathLock, SocketAccess, bind_tcp, bind_unix
 from zerohop_picker.metrics import Metrics
+from zerohop_picker.tls import Tls
 from zerohop_process import log
 from zerohop_process.address import Listen
 
 _logger = log.get("picker.native")
 SWEEP_S = 1.0
+CLOSE_S = 0.5
 
 
 class NativeFront:
@@ -37,6 +38,7 @@ class NativeFront:
         self._locks: list[PathLock] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._drained: asyncio.Event | None = None
+        self._gone: asyncio.Event | None = None
         self._register(metrics)
 
     def _register(self, metrics: Metrics) -> None:
@@ -54,8 +56,13 @@ class NativeFront:
         """How many calls are open."""
         return sum(len(connection.streams) for connection in self.connections)
 
+    @property
+    def connected(self) -> bool:
+        """Whether a gateway is connected."""
+        return bool(self.connections)
+
     async def listen(
-        self, where: Listen, services: calls.Services, *, access: SocketAccess, tls: ssl.SSLContext | None = None,
+        self, where: Listen, services: calls.Services, *, access: SocketAccess, tls: Tls | None = None,
         reuse_port: bool = False, flag: str = "--listen",
     ) -> Listen:  # fmt: skip
         """Serve `services` at `where`; return where exactly, with the port that port 0 became. Raises: ConfigError."""
@@ -65,11 +72,12 @@ class NativeFront:
             sock = bind_unix(lock, access)
         else:
             sock = bind_tcp(where, reuse_port=reuse_port, flag=flag)
-        timeout_s = self.limits.handshake_ns / SECOND_NS if tls else None
+        context = None if tls is None else tls.context
+        timeout_s = None if tls is None else self.limits.handshake_ns / SECOND_NS
         loop = asyncio.get_running_loop()
         make = loop.create_unix_server if where.path is not None else loop.create_server
         server = await make(
-            lambda: NativeConnection(self, services), sock=sock, ssl=tls, ssl_handshake_timeout=timeout_s
+            lambda: NativeConnection(self, services), sock=sock, ssl=context, ssl_handshake_timeout=timeout_s
         )
         self._servers.append(server)
         if self._sweeper is None:
@@ -92,6 +100,8 @@ class NativeFront:
     def forget(self, connection: NativeConnection) -> None:
         """Drop a connection that is gone."""
         self.connections.discard(connection)
+        if self._gone is not None and not self.connections:
+            self._gone.set()
 
     def hold(self, stream: NativeStream, held_bytes: int) -> None:
         """Note that `stream` now holds so many bytes, and refuse whoever stood still longest when that is too much."""
@@ -107,6 +117,10 @@ class NativeFront:
             self._refused.labels("held_bytes").increment()
             idlest.refuse(503, "rejected-saturated", "the picker holds too many unfinished requests")
             asyncio.get_running_loop().call_soon(idlest.flush)
+
+    def wake_at(self, wake_ns: int, stream: NativeStream) -> None:
+        """Call `stream.wake` at a moment."""
+        asyncio.get_running_loop().call_later(max(0.0, (wake_ns - monotonic_ns()) / SECOND_NS + 0.0005), stream.wake)
 
     def stream_over(self) -> None:
         """Note that a call has ended."""
@@ -158,7 +172,7 @@ class NativeFront:
                 await self._drained.wait()
         return self.open_streams
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End every connection and give every path up."""
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -166,6 +180,13 @@ class NativeFront:
             server.close()
         for connection in list(self.connections):
             connection.close()
+        self._gone = asyncio.Event()
+        if self.connections:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await self._gone.wait()
+        for connection in list(self.connections):
+            connection.abort()
         for lock in self._locks:
             lock.release()
         self._locks.clear()

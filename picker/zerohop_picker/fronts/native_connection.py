@@ -28,9 +28,9 @@ from ngh2 import (
 )
 
 from zerohop_picker.fronts import calls
-from zerohop_picker.fronts.calls import CallFault
 from zerohop_picker.fronts.limits import KIB, MIB, SECOND_NS, Limits
 from zerohop_picker.fronts.native_stream import NativeStream
+from zerohop_picker.protocol.errors import StreamFault
 
 if TYPE_CHECKING:
     from zerohop_picker.fronts.native import NativeFront
@@ -202,10 +202,10 @@ class NativeConnection(asyncio.BufferedProtocol):
         factory = self._services.get(metadata[b":path"])
         try:
             if factory is None:
-                raise CallFault(calls.UNIMPLEMENTED, f"no method {metadata[b':path'].decode('latin-1')}")
+                raise StreamFault(f"no method {metadata[b':path'].decode('latin-1')}", calls.UNIMPLEMENTED)
             stream.call = factory(metadata, stream.push)
-        except CallFault as fault:
-            stream.end(fault.status, fault.message)
+        except StreamFault as fault:
+            stream.end(fault.grpc_status, fault.message)
             return
         if event.end_stream:
             stream.half_closed(now_ns)
@@ -257,6 +257,11 @@ class NativeConnection(asyncio.BufferedProtocol):
             pass
         if self._transport is not None:
             self._transport.close()
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def _greeted(self) -> bool:
         return self.heard_ns != self.opened_ns

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import monotonic_ns
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from ngh2 import Header, NGH2Error
 
 from zerohop_picker.fronts import calls
-from zerohop_picker.fronts.calls import Call, CallFault
+from zerohop_picker.fronts.calls import Call
 from zerohop_picker.fronts.framing import FramingError, MessageReader, frame
+from zerohop_picker.protocol.errors import StreamFault
 from zerohop_process import log
 
 if TYPE_CHECKING:
@@ -38,19 +40,19 @@ class NativeStream:
         self.held_bytes = 0
         self.moved_ns = now_ns
 
-    def data(self, data: bytes, now_ns: int) -> None:
-        """Serve the next bytes of the call."""
+    def data(self, data: bytes, received_ns: int) -> None:
+        """Serve the next bytes of the call, which were read at `received_ns`."""
         call = self.call
         try:
             for message in self._reader.feed(data):
-                replies = call.receive(message, now_ns)
+                replies = call.receive(message, monotonic_ns(), received_ns)
                 if replies:
                     self.send(replies)
                 if call.finished:
                     self.end(calls.OK, "")
                     return
-        except CallFault as fault:
-            self.end(fault.status, fault.message)
+        except StreamFault as fault:
+            self.end(fault.grpc_status, fault.message)
             return
         except FramingError as error:
             if error.announced_bytes:
@@ -61,7 +63,9 @@ class NativeStream:
         except Exception:
             self._broken()
             return
-        self.moved_ns = now_ns
+        self.moved_ns = received_ns
+        if call.wake_ns:
+            self._connection.front.wake_at(call.wake_ns, self)
         held = call.held_bytes + self._reader.held_bytes
         if held != self.held_bytes:
             self._connection.front.hold(self, held)
@@ -73,16 +77,29 @@ class NativeStream:
         self.peer_ended = True
         try:
             if self._reader.held_bytes:
-                raise CallFault(calls.INTERNAL, "the stream ended within a message")
+                raise StreamFault("the stream ended within a message", calls.INTERNAL)
             replies = self.call.half_close(now_ns)
             if replies:
                 self.send(replies)
             if self.call.finished:
                 self.end(calls.OK, "")
-        except CallFault as fault:
-            self.end(fault.status, fault.message)
+        except StreamFault as fault:
+            self.end(fault.grpc_status, fault.message)
         except Exception:
             self._broken()
+
+    def wake(self) -> None:
+        """Have the call say what it has to say once its time has come."""
+        now_ns = monotonic_ns()
+        if not 0 < self.call.wake_ns <= now_ns or self.stream_id not in self._connection.streams:
+            return
+        try:
+            self.push(self.call.wake(now_ns))
+            if self.call.finished:
+                self.end(calls.OK, "")
+        except Exception:
+            self._broken()
+        self.flush()
 
     def send(self, replies: Sequence[bytes]) -> None:
         """Queue replies; the connection writes them at its next flush."""
@@ -131,8 +148,8 @@ class NativeStream:
         """Answer with an HTTP status instead of a pick, and end the call. The caller flushes."""
         try:
             self.send(self.call.refuse(status, reason, message))
-        except CallFault as fault:
-            self.end(fault.status, fault.message)
+        except StreamFault as fault:
+            self.end(fault.grpc_status, fault.message)
             return
         if self.stream_id in self._connection.streams:
             self.end(calls.OK, "")

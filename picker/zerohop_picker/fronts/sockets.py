@@ -41,7 +41,7 @@ class PathLock:
         self._fd = self._locked()
         os.ftruncate(self._fd, 0)
         os.write(self._fd, f"{os.getpid()}\n".encode())
-        self._inode: int | None = None
+        self._published: tuple[int, int] | None = None
 
     def clear_stale(self) -> None:
         """Remove what a dead owner left at the path. Raises: ConfigError when someone answers there."""
@@ -74,7 +74,7 @@ class PathLock:
             if access.group is not None:
                 os.chown(temporary, -1, _group_id(access.group))
             os.rename(temporary, self.path)  # noqa: PTH104
-            self._inode = os.stat(self.path).st_ino  # noqa: PTH116
+            self._published = _identity(self.path)
         except OSError as error:
             raise ConfigError(f"--listen unix:{self.path}: cannot set up the socket: {reason(error)}") from None
 
@@ -89,7 +89,9 @@ class PathLock:
     def release(self) -> None:
         """Remove our socket and give the path up."""
         with contextlib.suppress(OSError):
-            if self._inode is not None and os.lstat(self.path).st_ino == self._inode:
+            Path(f"{self.path}~").unlink()
+        with contextlib.suppress(OSError):
+            if self._published is not None and _identity(self.path) == self._published:
                 Path(self.path).unlink()
         with contextlib.suppress(OSError):
             Path(self._lock_path).unlink()
@@ -128,7 +130,11 @@ def bind_unix(lock: PathLock, access: SocketAccess) -> socket.socket:
     except OSError as error:
         sock.close()
         raise ConfigError(f"--listen unix:{lock.path}: {reason(error)}") from None
-    lock.publish(temporary, access)
+    try:
+        lock.publish(temporary, access)
+    except ConfigError:
+        sock.close()
+        raise
     return sock
 
 
@@ -161,6 +167,12 @@ def masked(mask: int) -> Iterator[None]:
         yield
     finally:
         os.umask(old)
+
+
+def _identity(path: str) -> tuple[int, int]:
+    """Return what tells our socket from a successor's at the same path; an inode number alone may be used again."""
+    status = os.lstat(path)
+    return status.st_ino, status.st_mtime_ns
 
 
 def _group_id(group: str) -> int:

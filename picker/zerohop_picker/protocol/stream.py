@@ -73,8 +73,8 @@ class ExtProcStream:
     def receive(self, message: bytes, now_ns: int, received_ns: int = 0) -> list[bytes]:
         """Replies to one message, in wire order; none when it needs none, or once the stream is finished.
 
-        `now_ns` and `received_ns` are CLOCK_MONOTONIC; the second is when the message's last byte was read (default: now).
-        What lies between counts against the deadline.
+        `now_ns` and `received_ns` are CLOCK_MONOTONIC; the second is when the message's last byte was read (default:
+        now). What lies between counts against the deadline.
 
         Raises:
             StreamFault: the message is not of the protocol; end the stream with its gRPC status.
