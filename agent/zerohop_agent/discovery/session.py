@@ -105,7 +105,9 @@ class Discovery:
         if settings.write_status:
             identity = settings.identity or f"zerohop_{random.getrandbits(48):012x}"
             lease = Lease(self.client, self.clock, settings.lease_namespace, settings.lease_name, identity)
-            self.status_writer = StatusWriter(self.client, self.clock, lease, self._wanted_statuses)
+            self.status_writer = StatusWriter(
+                self.client, self.clock, lease, self._wanted_statuses, settings.status_idle_s
+            )
             group.create_task(self.status_writer.run())
 
     def _start_kubelet(self, group: asyncio.TaskGroup) -> bool:

@@ -70,6 +70,8 @@ class DiscoverySettings:
     #: First and longest pause after a failure.
     backoff_first_s: float = 0.5
     backoff_most_s: float = 30.0
+    #: How often the status writer looks for a first InferenceModel.
+    status_idle_s: float = 5.0
     #: Changes within this window become one new endpoint set.
     coalesce_s: float = 0.01
 

@@ -23,7 +23,6 @@ from zerohop_process.log import OncePerChange
 _CONFLICT_TRIES = 5
 _NO_PERMISSION_PAUSE_S = 300.0
 _FAILURE_PAUSE_S = 30.0
-_IDLE_PAUSE_S = 5.0
 
 _log = log.get("discovery")
 
@@ -36,6 +35,8 @@ class StatusWriter:
     clock: Clock
     lease: Lease
     wanted: Callable[[], Iterable[tuple[Custom, Verdict]]]
+    #: How often to look for the first model while there is none.
+    idle_pause_s: float = 5.0
     writes: int = 0
     conflicts: int = 0
     _not_before: dict[str, float] = field(default_factory=dict)
@@ -55,7 +56,7 @@ class StatusWriter:
         """One round. Returns the pause after it in seconds."""
         if not any(True for _ in self.wanted()):
             # No models: the lease is none of our business, and costs nobody a request.
-            return _IDLE_PAUSE_S
+            return self.idle_pause_s
         try:
             if await self.lease.attend():
                 await self._write_all()

@@ -23,6 +23,7 @@ FAST: dict[str, Any] = {
     "backoff_first_s": 0.01,
     "backoff_most_s": 0.05,
     "coalesce_s": 0.0,
+    "status_idle_s": 0.02,
     "api_discovery_interval_s": 0.05,
 }
 
