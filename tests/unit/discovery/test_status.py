@@ -91,10 +91,10 @@ async def test_zero_weights_reserve_a_name(watching: Watching) -> None:
 async def test_the_younger_takes_over_when_the_older_goes(watching: Watching) -> None:
     server = await cluster(model("older"), model("younger", created=NEW))
     clock = ManualClock()
-    async with server, watching(server, clock=clock) as watched:
+    async with server, watching(server, clock=clock, status_idle_s=1.0) as watched:
 
         async def step(predicate: Callable[[], Any]) -> bool:
-            await clock.advance(1.0)
+            await clock.advance(0.3)
             return bool(predicate())
 
         await eventually_async(lambda: step(lambda: accepted(server, "younger").get("reason") == "ModelNameInUse"))
@@ -107,15 +107,15 @@ async def test_conflicts_are_tried_again_and_writes_stop(watching: Watching) -> 
     server = await cluster(model("older"))
     clock = ManualClock()
     server.fail(409, reason="Conflict", times=2, matches=lambda seen: seen.verb == "update" and "/status" in seen.path)
-    async with server, watching(server, clock=clock) as watched:
+    async with server, watching(server, clock=clock, status_idle_s=1.0) as watched:
 
         async def written() -> bool:
-            await clock.advance(1.0)
+            await clock.advance(0.1)
             return bool(accepted(server, "older"))
 
         await eventually_async(written)
         writer = watched.discovery.status_writer
-        assert (writer.writes, writer.conflicts) == (1, 2)
+        await eventually_async(lambda: (writer.writes, writer.conflicts) == (1, 2))
         requests = sum(seen.verb == "update" and "/status" in seen.path for seen in server.requests)
         for _ in range(120):
             await clock.advance(1.0)
