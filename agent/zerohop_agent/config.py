@@ -16,6 +16,8 @@ from zerohop_agent.discovery.settings import DiscoverySettings
 from zerohop_agent.endpoints import EndpointSet
 from zerohop_agent.endpoints_file import from_address, read_endpoints, read_pools
 from zerohop_agent.latches import Bounds
+from zerohop_agent.modelserver.mapping import EngineMapping
+from zerohop_agent.modelserver.mapping_file import read_mappings
 from zerohop_process.address import Address, address
 from zerohop_process.errors import ConfigError, reason
 from zerohop_process.strict import Node, did_you_mean, load_yaml
@@ -48,8 +50,8 @@ class AgentConfig:
     log_level: str
     discovery: DiscoverySettings
     gpu_settings: GpuSettings
-    #: The `mappings` section: metric mappings added or replaced.
-    mappings: Node | None = None
+    #: How each engine's page is read: the built-in mappings with those of the `mappings` section.
+    mappings: Mapping[str, EngineMapping]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -150,7 +152,7 @@ def from_arguments(args: argparse.Namespace) -> AgentConfig:
         log_level=merged.log_level,
         discovery=discovery_settings.from_arguments(merged),
         gpu_settings=read_gpu_settings(sections["gpu"]) if "gpu" in sections else GpuSettings(),
-        mappings=sections.get("mappings"),
+        mappings=read_mappings(sections.get("mappings")),
     )
     _check(config)
     return config

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ from zerohop_agent.endpoints import EndpointSet, EndpointSpec
 from zerohop_agent.endpoints_file import EndpointsFileState
 from zerohop_agent.export.agent_metrics import AgentMetrics
 from zerohop_agent.export.server import MetricsServer
+from zerohop_agent.modelserver.plugin import ServerCells
 from zerohop_agent.modelserver.reader import ModelServerReader
 from zerohop_agent.modelserver.settings import ModelServerSettings
 from zerohop_agent.publisher import Publisher
@@ -85,6 +87,7 @@ async def _serve(config: AgentConfig, writer: SnapshotWriter, stop: StopSignal) 
         bounds=config.bounds,
         scrape_interval_ns=config.scrape_interval_ns,
         expected_sources=_sources(config),
+        cells=ServerCells(config.shm_dir),
     )
     publisher = Publisher(writer, runtime.prepare, config.publish_interval_ns, polling=lambda: runtime.plugin_live)
     runtime.on_change = publisher.touch
@@ -145,6 +148,9 @@ async def _work(
             server.start()
             fields["metrics"] = server.address
         if not stop.is_set():
+            # What start-up made stays for good; the collector need not look through it again and again.
+            gc.collect()
+            gc.freeze()
             ready("agent", **fields)
         await _first_of(*tasks)
     finally:
@@ -164,6 +170,7 @@ def _reader_factory(config: AgentConfig) -> Any:
     settings = ModelServerSettings(
         scrape_interval_ns=config.scrape_interval_ns,
         stale_after_ns=config.bounds.stale_ns,
+        mappings=config.mappings,
     )
 
     def make(spec: EndpointSpec, on_signals: OnSignals, on_failure: OnFailure) -> Reader:

@@ -15,15 +15,15 @@ HEARTBEAT_NS = 20_000_000
 class Publisher:
     """Publishes on the running event loop.
 
-    `prepare(now_ns)` brings derived values up to date right before each publish. Between publishes nothing runs: a
-    timer stands at the heartbeat, and `touch` moves it forward. With `polling()` true (an engine writes its own cell,
-    and nobody tells us when) the timer stands at the interval.
+    `prepare(now_ns)` brings derived values up to date and returns whether anything changed. Between publishes nothing
+    runs: a timer stands at the heartbeat, and `touch` moves it forward. With `polling()` true (an engine writes its own
+    cell, and nobody tells us when) the timer stands at the interval; a look that finds nothing new publishes nothing.
     """
 
     def __init__(
         self,
         writer: SnapshotWriter,
-        prepare: Callable[[int], None],
+        prepare: Callable[[int], bool],
         interval_ns: int,
         *,
         polling: Callable[[], bool] = lambda: False,
@@ -36,6 +36,8 @@ class Publisher:
         self._timer: asyncio.TimerHandle | None = None
         self._due_ns = 0
         self._last_ns = 0
+        self._published_ns = 0
+        self._dirty = True
         self._stopped = True
         self.publishes = 0
         #: Seconds that the last publish took, and by how many the loop was late for it.
@@ -55,10 +57,12 @@ class Publisher:
             return
         self._cancel()
         self._stopped = True
-        self._write(time.monotonic_ns())
+        self._prepare(time.monotonic_ns())
+        self._writer.publish()
 
     def touch(self) -> None:
         """Something has changed: publish as soon as the interval allows."""
+        self._dirty = True
         if self._stopped:
             return
         due_ns = self._last_ns + self.interval_ns
@@ -82,14 +86,16 @@ class Publisher:
         # Set before the write: a `touch` out of `prepare` must count from this publish.
         self._last_ns = now_ns
         self._due_ns = now_ns
-        self._write(now_ns)
+        dirty, self._dirty = self._dirty, False
+        changed = self._prepare(now_ns)
+        if dirty or changed or now_ns - self._published_ns >= self._heartbeat_ns:
+            self._published_ns = now_ns
+            self._writer.publish()
+            self.publishes += 1
+            self.publish_seconds = (time.monotonic_ns() - now_ns) / 1e9
+        # What `prepare` changed by itself is in this publish; it must not call for another one.
+        self._dirty = False
         self._schedule(now_ns + (self.interval_ns if self._polling() else self._heartbeat_ns))
-
-    def _write(self, now_ns: int) -> None:
-        self._prepare(now_ns)
-        self._writer.publish()
-        self.publishes += 1
-        self.publish_seconds = (time.monotonic_ns() - now_ns) / 1e9
 
     def _schedule(self, due_ns: int) -> None:
         self._cancel()

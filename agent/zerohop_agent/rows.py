@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from operator import attrgetter
 
 from zerohop_agent.adapters import AdapterTable, words
 from zerohop_agent.endpoints import EndpointSpec
@@ -14,34 +15,57 @@ from zerohop_snapshot.writer import Table
 
 _NAN = math.nan
 _NO_SLOTS: frozenset[int] = frozenset()
+#: Counters, rates, latencies and adapters follow at most this often: they steer by seconds, and an engine that writes
+#: its own cell has new ones every few milliseconds.
+DETAIL_INTERVAL_NS = 90_000_000
+
 #: The load gauges, which come from one reading alone: half of one moment and half of another would be neither.
 _LOAD = ("waiting", "running", "kv_cache_usage")
 _COUNTERS = ("prompt_tokens", "generation_tokens", "prefix_queries", "prefix_hits", "preemptions", "steps")
+_RATES = ("prompt_tokens_rate", "generation_tokens_rate", "ttft_mean_s", "itl_mean_s")
 #: What hardly changes, so that either source will do.
 _GEOMETRY = ("block_size", "max_model_len", "kv_capacity_tokens", "lora_max")
-_MEASURED = (
-    *_LOAD, *_COUNTERS, *_GEOMETRY, "lora_count",
-    "prompt_tokens_rate", "generation_tokens_rate", "ttft_mean_s", "itl_mean_s",
-)  # fmt: skip
 _TIMES = ("observed_ns", "progress_ns", "detail_observed_ns")
 _LORA_WORDS = ("lora_running_0", "lora_running_1", "lora_waiting_0", "lora_waiting_1")
+_MEASURED = (*_TIMES, *_LORA_WORDS, *_LOAD, *_COUNTERS, *_RATES, *_GEOMETRY, "lora_count")
+
+_load = attrgetter(*_LOAD)
+_counters = attrgetter(*_COUNTERS)
+_rates = attrgetter(*_RATES)
+_facts = attrgetter(*_GEOMETRY, "num_blocks", "models")
+
+
+class EndpointColumns:
+    """The endpoint columns as typed views: a store through one costs a third of `Table.set`, and a reading has 30."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.load = [table.column(name) for name in _LOAD]
+        self.counters = [table.column(name) for name in _COUNTERS]
+        self.rates = [table.column(name) for name in _RATES]
+        self.observed_ns = table.column("observed_ns")
+        self.progress_ns = table.column("progress_ns")
+        self.detail_observed_ns = table.column("detail_observed_ns")
 
 
 class Feed:
     """The readings of one endpoint that came by one way: scraped, or out of its engine's cell."""
 
-    __slots__ = ("observed_ns", "rates", "signals", "source")
+    __slots__ = ("detail_ns", "facts", "observed_ns", "rates", "signals", "source")
 
     def __init__(self, source: ValueSource) -> None:
         self.source = source
         self.signals: Signals | None = None
         self.observed_ns = 0
+        self.detail_ns = 0
+        self.facts: tuple[object, ...] = ()
         self.rates = Rates()
 
     def clear(self) -> None:
         """Forget the readings."""
         self.signals = None
-        self.observed_ns = 0
+        self.observed_ns = self.detail_ns = 0
+        self.facts = ()
         self.rates = Rates()
 
 
@@ -60,10 +84,10 @@ class EndpointRow:
     The plain attributes are what `latches.flags` decides from.
     """
 
-    def __init__(self, spec: EndpointSpec, row: int, table: Table, adapters: AdapterTable) -> None:
+    def __init__(self, spec: EndpointSpec, row: int, columns: EndpointColumns, adapters: AdapterTable) -> None:
         self.spec = spec
         self.row = row
-        self._table = table
+        self._columns = columns
         self._adapters = adapters
         self.scrape = Feed(ValueSource.SCRAPE)
         self.plugin = Feed(ValueSource.PLUGIN)
@@ -85,10 +109,11 @@ class EndpointRow:
         #: What the server says that it serves, and what its page looks like, for the cold map.
         self.served_models: tuple[str, ...] = ()
         self.engine: str | None = None
-        self._lora: tuple[frozenset[str] | None, frozenset[str] | None] = (None, None)
+        #: Names in the row's adapter columns; None: those of a previous agent, or nothing yet.
+        self._lora: tuple[frozenset[str] | None, frozenset[str] | None] | None = None
         self._running_slots = self._waiting_slots = _NO_SLOTS
         #: Moment of the values that a previous agent left in this row; 0 = none.
-        self.inherited_ns = int(table.get(row, "observed_ns"))
+        self.inherited_ns = int(columns.observed_ns[row])
         #: Last words written, so that a publish knows what changed.
         self.latched = (-1, -1)
 
@@ -109,18 +134,19 @@ class EndpointRow:
         """
         if observed_ns <= feed.observed_ns:
             return False
-        moved = feed.rates.update(signals, observed_ns)
         feed.signals, feed.observed_ns = signals, observed_ns
-        if moved:
-            self.progress_ns = max(self.progress_ns, observed_ns)
-        before = self._cold_facts()
         if self.current is None or observed_ns >= self.current.observed_ns:
             self.current = feed
             self._write_load(signals, observed_ns)
+        if observed_ns - feed.detail_ns < DETAIL_INTERVAL_NS and feed.detail_ns:
+            return False
+        feed.detail_ns = observed_ns
+        if feed.rates.update(signals, observed_ns):
+            self.progress_ns = max(self.progress_ns, observed_ns)
+            self._columns.progress_ns[self.row] = self.progress_ns
+        changed = self._take_facts(feed, signals)
         self._write_details()
-        if signals.models is not None:
-            self.served_models = signals.models
-        return self._cold_facts() != before
+        return changed
 
     def scraped(self, now_ns: int, elapsed_ns: int) -> None:
         """A scrape went well."""
@@ -143,8 +169,8 @@ class EndpointRow:
         self.plugin.clear()
         self.current = None
         self.progress_ns = self.busy_since_ns = self.inherited_ns = 0
-        for name in (*_MEASURED, *_TIMES, *_LORA_WORDS):
-            self._table.set(self.row, name, None)
+        for name in _MEASURED:
+            self._columns.table.set(self.row, name, None)
         self.close()
 
     def close(self) -> None:
@@ -152,7 +178,7 @@ class EndpointRow:
         self._adapters.release(self._running_slots)
         self._adapters.release(self._waiting_slots)
         self._running_slots = self._waiting_slots = _NO_SLOTS
-        self._lora = (None, None)
+        self._lora = None
 
     def geometry(self, name: str) -> float | None:
         """A slowly changing fact, from the newer feed that has it."""
@@ -168,40 +194,44 @@ class EndpointRow:
             feeds.reverse()
         return feeds
 
-    def _cold_facts(self) -> tuple[object, ...]:
-        facts = tuple(self.geometry(name) for name in ("block_size", "num_blocks", "max_model_len"))
-        return (*facts, self.served_models, self._adapters.version)
+    def _take_facts(self, feed: Feed, signals: Signals) -> bool:
+        """Write what hardly changes; returns True when it did."""
+        facts = _facts(signals)
+        if facts == feed.facts:
+            return False
+        feed.facts = facts
+        if signals.models is not None:
+            self.served_models = signals.models
+        for name in _GEOMETRY:
+            self._columns.table.set(self.row, name, self.geometry(name))
+        return True
 
     def _write_load(self, signals: Signals, observed_ns: int) -> None:
-        table, row = self._table, self.row
-        for name in _LOAD:
-            table.set(row, name, getattr(signals, name))
+        columns, row = self._columns, self.row
+        for column, value in zip(columns.load, _load(signals), strict=True):
+            column[row] = _NAN if value is None else value
         busy = (signals.running or 0) + (signals.waiting or 0) > 0
         self.busy_since_ns = (self.busy_since_ns or observed_ns) if busy else 0
-        table.set(row, "observed_ns", observed_ns)
-        table.set(row, "progress_ns", self.progress_ns)
+        columns.observed_ns[row] = observed_ns
 
     def _write_details(self) -> None:
-        table, row = self._table, self.row
+        columns, row = self._columns, self.row
         feeds = self._feeds()
-        newest, rates = feeds[0].signals, feeds[0].rates
-        table.set(row, "detail_observed_ns", feeds[0].observed_ns)
-        for name in _COUNTERS:
-            table.set(row, name, getattr(newest, name))
-        for name in _GEOMETRY:
-            table.set(row, name, self.geometry(name))
-        for name in ("prompt_tokens_rate", "generation_tokens_rate", "ttft_mean_s", "itl_mean_s"):
-            table.set(row, name, getattr(rates, name))
+        newest = feeds[0]
+        columns.detail_observed_ns[row] = newest.detail_ns
+        for column, value in zip(columns.counters, _counters(newest.signals), strict=True):
+            column[row] = _NAN if value is None else value
+        for column, value in zip(columns.rates, _rates(newest.rates), strict=True):
+            column[row] = _NAN if value is None else value
         running = waiting = None
         for feed in feeds:
             if feed.signals is not None and feed.signals.lora_running is not None:
                 running, waiting = feed.signals.lora_running, feed.signals.lora_waiting
                 break
-        self._write_adapters(running, waiting)
+        if (running, waiting) != self._lora:
+            self._write_adapters(running, waiting)
 
     def _write_adapters(self, running: frozenset[str] | None, waiting: frozenset[str] | None) -> None:
-        if (running, waiting) == self._lora:
-            return
         # The new ones are taken before the old ones are given back, so that a name which stays keeps its slot.
         taken_running = self._adapters.slots(running or ())
         taken_waiting = self._adapters.slots(waiting or ())
@@ -211,7 +241,7 @@ class EndpointRow:
         self._lora = (running, waiting)
         values = (*words(taken_running), *words(taken_waiting))
         for name, value in zip(_LORA_WORDS, values, strict=True):
-            self._table.set(self.row, name, value)
+            self._columns.table.set(self.row, name, value)
         # Newer vLLM names one adapter in both lists, so the union counts, not the sum (llm-d-router#2605).
         count = len(running | (waiting or frozenset())) if running is not None else None
-        self._table.set(self.row, "lora_count", count)
+        self._columns.table.set(self.row, "lora_count", count)

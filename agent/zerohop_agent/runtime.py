@@ -13,7 +13,7 @@ from zerohop_agent.endpoints import EndpointSet, EndpointSpec
 from zerohop_agent.latches import Bounds, latch, stale_after_ns
 from zerohop_agent.merge import Merged, merge
 from zerohop_agent.node_view import NodeView
-from zerohop_agent.rows import EndpointRow
+from zerohop_agent.rows import EndpointColumns, EndpointRow
 from zerohop_agent.signals import Signals, SourceError
 from zerohop_process.address import Address
 from zerohop_process.log import OncePerChange, event, get
@@ -85,6 +85,7 @@ class Runtime:
         self.writer = writer
         self.bounds = bounds
         self.rows: dict[str, EndpointRow] = {}
+        self._columns = EndpointColumns(writer.endpoints)
         self.view = NodeView(writer, self._touch)
         self.cold = ColdMap(node, writer.cold)
         self.adapters = AdapterTable(names=self.cold.inherited_adapters)
@@ -104,6 +105,7 @@ class Runtime:
         self._cold_version = (-1, -1)
         self._gpu_readings = -1
         self._check_ages_ns = 0
+        self._changed = False
         self._once = OncePerChange()
 
     # What sources and readers call.
@@ -133,8 +135,12 @@ class Runtime:
 
     # What the publisher calls.
 
-    def prepare(self, now_ns: int) -> None:
-        """Bring everything derived up to date: engine cells, GPU conditions, ages, latches, the cold map."""
+    def prepare(self, now_ns: int) -> bool:
+        """Bring everything derived up to date: engine cells, GPU conditions, ages, latches, the cold map.
+
+        Returns True when something changed that `on_change` has not told.
+        """
+        self._changed = False
         if self._cells is not None:
             self._read_cells(now_ns)
         if self.view.readings != self._gpu_readings:
@@ -147,6 +153,8 @@ class Runtime:
         version = (self.adapters.version, self.view.version)
         if self._cold_stale or version != self._cold_version:
             self._write_cold(version)
+            self._changed = True
+        return self._changed
 
     # From here on: how.
 
@@ -207,7 +215,7 @@ class Runtime:
         if index is None:
             self._refused.add(spec.key)
             return None
-        row = EndpointRow(spec, index, self.writer.endpoints, self.adapters)
+        row = EndpointRow(spec, index, self._columns, self.adapters)
         row.interval_ns = spec.scrape_interval_ns or self._scrape_interval_ns
         self.rows[spec.key] = row
         event(_logger, "info", "endpoint added", address=spec.address, name=spec.name, row=index)
@@ -296,6 +304,7 @@ class Runtime:
                 continue
             live = True
             if reading.observed_ns > row.plugin.observed_ns:
+                self._changed = True
                 if row.take(row.plugin, reading.signals, reading.observed_ns):
                     self._cold_stale = True
                 self._latch(row, now_ns)
@@ -318,6 +327,7 @@ class Runtime:
         words = latch(row, self.bounds, stale=stale)
         if words != row.latched:
             row.latched = words
+            self._changed = True
             self.writer.endpoints.set(row.row, "flags", words[0])
             self.writer.endpoints.set(row.row, "reasons", words[1])
 
