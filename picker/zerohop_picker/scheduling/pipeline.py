@@ -137,7 +137,8 @@ class CompiledProfile:
                 trace.add(step.name, step.weight, endpoints, scores)
             parts.append((scores, step.weight))
             if total is None:
-                total = scores * step.weight
+                # Not a copy where none is needed: nothing below writes to a single scorer's result.
+                total = scores if len(self._scorers) == 1 and step.weight == 1.0 else scores * step.weight
             else:
                 total += scores * step.weight
         if total is None:

@@ -27,7 +27,18 @@ class Randomness(Protocol):
 class Request:
     """One request at one moment (``now_ns``, CLOCK_MONOTONIC). Plugins read it; the pipeline alone changes it."""
 
-    __slots__ = ("_lookup", "_prefixes", "llm", "model", "now_ns", "priority", "random", "sessions", "view")
+    __slots__ = (
+        "_looked_up",
+        "_lookup",
+        "_prefixes",
+        "llm",
+        "model",
+        "now_ns",
+        "priority",
+        "random",
+        "sessions",
+        "view",
+    )
 
     def __init__(
         self,
@@ -50,6 +61,7 @@ class Request:
         #: Priority of its objective; below 0 it may be shed.
         self.priority = 0
         self._prefixes = prefixes
+        self._looked_up = prefixes is None
         self._lookup: Lookup | None = None
 
     @property
@@ -67,8 +79,9 @@ class Request:
     @property
     def prefix(self) -> Lookup | None:
         """What the prefix directory knows of this prompt; None where there is no directory or no prompt."""
-        if self._lookup is None and self._prefixes is not None:
-            self._lookup = self._prefixes.look_up(self.llm, self.model, self.view, self.now_ns)
+        if not self._looked_up and self._prefixes is not None:
+            self._looked_up = True
+            self._lookup = self._prefixes.look_up(self.llm, self.model, self.view)
         return self._lookup
 
     def prefix_ratio(self, endpoints: Endpoints) -> Floats:
@@ -76,7 +89,8 @@ class Request:
         lookup = self.prefix
         if lookup is None or lookup.blocks == 0:
             return np.zeros(len(endpoints))
-        return lookup.matched[endpoints.rows] / lookup.blocks
+        ratio: Floats = endpoints.of_rows(lookup.matched) / lookup.blocks
+        return ratio
 
     def uncached_tokens(self, endpoints: Endpoints) -> Floats:
         """Return the prompt tokens that each endpoint would have to prefill."""

@@ -144,7 +144,7 @@ class StandardScheduler:
         if view is None:
             return False
         known, bit = pool_bit(view.names, pool)
-        return known and bool(view.members(bit).any())
+        return known and bool(view.membership.members(bit).any())
 
     def schedule(self, request: LLMRequest, now_ns: int) -> Decision | Refusal:
         """Return the decision by the configured pipeline; a fault of our own ends in the fallback, never in an error."""
@@ -238,7 +238,7 @@ class StandardScheduler:
         """Book the pick: in-flight count, prefix directory, sessions; and write down what the gateway has to do."""
         outcome: Outcome = plan.results[plan.primary]
         view, now_ns = request.view, request.now_ns
-        generations = view.raw("generation")
+        generations = view.membership.generations
         row = outcome.rows[0]
         prefill: Outcome | None = plan.results.get(plan.prefill) if plan.prefill else None
         extra = None if prefill is None else (prefill.rows[0], int(generations[prefill.rows[0]]))

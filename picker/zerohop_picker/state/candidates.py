@@ -13,6 +13,8 @@ from zerohop_picker.state.view import Rows, View
 
 #: Subset hints repeat (they are a pool's members as the gateway sees them); more than this many are not remembered.
 _SUBSETS_KEPT: Final = 256
+#: How long a verdict about ages stays good while the sequence stands still.
+_AGES_HOLD_NS: Final = 5_000_000
 
 
 class Candidates:
@@ -28,6 +30,7 @@ class Candidates:
         self._loads = loads
         self._view: View | None = None
         self._found: dict[tuple[int | None, tuple[str, ...] | None], Endpoints] = {}
+        self._aged_ns = 0
         #: Decisions that had to take doubtful endpoints; exported.
         self.degraded = 0
 
@@ -36,23 +39,25 @@ class Candidates:
         if view is not self._view:
             self._view = view
             self._found = {}
-        if view.refresh(now_ns):
+            self._aged_ns = now_ns
+        elif now_ns - self._aged_ns > _AGES_HOLD_NS:
+            self._aged_ns = now_ns
             for endpoints in self._found.values():
-                endpoints.forget()
+                endpoints.at(now_ns)
         key = (bit, subset)
         found = self._found.get(key)
         if found is None:
             if len(self._found) > _SUBSETS_KEPT:
                 self._found.clear()
-            found = self._found[key] = Endpoints(view, self._loads, self._rows(view, bit, subset))
+            found = self._found[key] = Endpoints(view, self._loads, self._rows(view, bit, subset), now_ns)
         return found
 
     def _rows(self, view: View, bit: int | None, subset: tuple[str, ...] | None) -> Rows:
         allowed = None if subset is None else _rows_of(view, subset)
-        rows = _within(view.usable(bit), allowed)
+        rows = _within(view.membership.usable(bit), allowed)
         if len(rows):
             return rows
-        for doubtful in view.doubtful(bit):
+        for doubtful in view.membership.doubtful(bit):
             rows = _within(doubtful, allowed)
             if len(rows):
                 self.degraded += 1

@@ -14,12 +14,14 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from zerohop_picker.state.membership import Membership
 from zerohop_picker.state.view import Floats, View
 
 #: Picks older than this are in the gauges, or the gauges are past their bound: nothing looks further back.
 HORIZON_NS: Final = 5_000_000_000
 #: Weight of one more pick in the running mean of prompt sizes.
 _MEAN_WEIGHT: Final = 1 / 64
+_FEW: Final = 50
 
 
 class PickLog(Protocol):
@@ -62,10 +64,10 @@ class Loads:
         self._starts: list[int] = []
         self._moments: bytes = b""
         self._sequence = -1
-        self._counted_ns = 0
+        self._recount_ns = 0
+        self._floor_ns = 0
         self._observed: npt.NDArray[np.uint64] = np.zeros(0, np.uint64)
-        self._observed_list: list[int] = []
-        self._generations: npt.NDArray[np.uint32] = np.zeros(0, np.uint32)
+        self._membership: Membership | None = None
         self._flying: tuple[Floats, Floats] | None = None
 
     def settle(self, view: View, now_ns: int) -> None:
@@ -73,24 +75,30 @@ class Loads:
         self._flying = None
         self.version += 1
         logs = self._cells.logs()
-        if view.sequence == self._sequence and logs is self._logs and now_ns - self._counted_ns < HORIZON_NS:
-            for index, log in enumerate(logs):
-                head = log.head
-                if head != self._heads[index]:
-                    self._add(log, self._heads[index], head)
-                    self._heads[index] = head
-            return
-        self._sequence = view.sequence
-        observed = view.raw("observed_ns")
-        generations = view.raw("generation")
-        moments = observed.tobytes() + generations.tobytes()
-        if moments == self._moments and logs is self._logs and now_ns - self._counted_ns < HORIZON_NS:
-            self.settle(view, now_ns)
-            return
-        self._moments = moments
-        self._observed = observed  # type: ignore[assignment]
-        self._generations = generations  # type: ignore[assignment]
+        if logs is self._logs and now_ns < self._recount_ns:
+            if view.sequence == self._sequence:
+                self._catch_up()
+                return
+            self._sequence = view.sequence
+            observed = view.raw("observed_ns")
+            moments = observed.tobytes()
+            if moments == self._moments and view.membership is self._membership:
+                self._catch_up()
+                return
+            self._moments = moments
+        else:
+            self._moments = view.raw("observed_ns").tobytes()
+            self._sequence = view.sequence
+        self._membership = view.membership
+        self._observed = view.raw("observed_ns")
         self._recount(view, logs, now_ns)
+
+    def _catch_up(self) -> None:
+        for index, log in enumerate(self._logs):
+            head = log.head
+            if head != self._heads[index]:
+                self._add(log, self._heads[index], head)
+                self._heads[index] = head
 
     def in_flight(self) -> Floats:
         """Return the requests in flight per row, by all live workers."""
@@ -102,28 +110,33 @@ class Loads:
 
     def _fly(self) -> tuple[Floats, Floats]:
         if self._flying is None:
-            self._flying = self._cells.in_flight(self._generations)
+            membership = self._membership
+            none = np.zeros(0, np.uint32)
+            self._flying = self._cells.in_flight(none if membership is None else membership.generations)
         return self._flying
 
     def _recount(self, view: View, logs: Sequence[PickLog], now_ns: int) -> None:
-        self._counted_ns = now_ns
+        self._recount_ns = now_ns + HORIZON_NS
         if logs is not self._logs:
             self._logs = logs
             self._starts = [0] * len(logs)
         self._heads = [log.head for log in logs]
-        floor = max(0, now_ns - HORIZON_NS)
-        since = np.maximum(self._observed, np.uint64(floor))
-        self._observed_list = since.tolist()
-        used = (view.raw("flags") & np.uint32(1)) != 0
-        oldest = int(since[used].min()) if used.any() else now_ns
-        self.picks = np.zeros(view.rows)
-        self.picked_tokens = np.zeros(view.rows)
+        self._floor_ns = max(0, now_ns - HORIZON_NS)
+        observed = self._observed
+        oldest = max(int(observed.min(where=view.membership.used, initial=now_ns)), self._floor_ns)
+        if len(self.picks) == view.rows:
+            self.picks.fill(0.0)
+            self.picked_tokens.fill(0.0)
+        else:
+            self.picks, self.picked_tokens = np.zeros(view.rows), np.zeros(view.rows)
         for index, log in enumerate(logs):
             head = self._heads[index]
             start = self._advance(log, max(self._starts[index], head - len(log.ns)), head, oldest)
             self._starts[index] = start
-            if start < head:
-                self._count(log, start, head, since)
+            if head - start <= _FEW:
+                self._add(log, start, head, measure=False)
+            else:
+                self._count(log, start, head)
 
     @staticmethod
     def _advance(log: PickLog, start: int, head: int, oldest: int) -> int:
@@ -138,29 +151,29 @@ class Loads:
                 low = middle + 1
         return low
 
-    def _count(self, log: PickLog, start: int, head: int, since: npt.NDArray[np.uint64]) -> None:
-        size = len(log.ns)
+    def _count(self, log: PickLog, start: int, head: int) -> None:
+        size, count = len(log.ns), len(self.picks)
+        since = np.maximum(self._observed, np.uint64(self._floor_ns))
         first, last = start % size, head % size
         pieces = [slice(first, last)] if first < last else [slice(first, size), slice(0, last)]
         for piece in pieces:
             rows = log.row[piece]
-            known = rows < len(since)
+            known = rows < count
             rows = np.where(known, rows, 0)
             new = known & (log.ns[piece] > since[rows])
             chosen = rows[new]
-            self.picks += np.bincount(chosen, minlength=len(since))
-            self.picked_tokens += np.bincount(chosen, log.tokens[piece][new], len(since))
+            self.picks += np.bincount(chosen, minlength=count)
+            self.picked_tokens += np.bincount(chosen, log.tokens[piece][new], count)
 
-    def _add(self, log: PickLog, seen: int, head: int) -> None:
-        """Count the few entries that were written since the last decision."""
-        size = len(log.ns)
-        rows = len(self._observed_list)
+    def _add(self, log: PickLog, seen: int, head: int, *, measure: bool = True) -> None:
+        """Count a few entries one by one; numpy pays off from about fifty on."""
+        size, count = len(log.ns), len(self.picks)
+        observed, picks, floor = self._observed, self.picks, self._floor_ns
         for index in range(max(seen, head - size), head):
             at = index % size
-            row = int(log.row[at])
-            tokens = int(log.tokens[at])
-            if tokens:
+            row, tokens, ns = int(log.row[at]), int(log.tokens[at]), int(log.ns[at])
+            if measure and tokens:
                 self.mean_tokens += (tokens - self.mean_tokens) * (_MEAN_WEIGHT if self.mean_tokens else 1.0)
-            if row < rows and int(log.ns[at]) > self._observed_list[row]:
-                self.picks[row] += 1.0
+            if row < count and ns > floor and ns > int(observed[row]):
+                picks[row] += 1.0
                 self.picked_tokens[row] += tokens

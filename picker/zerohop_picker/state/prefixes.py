@@ -91,7 +91,7 @@ class PrefixUse:
         self._settings = settings
         self._names = None
 
-    def look_up(self, llm: LLMRequest, model: str | None, view: View, now_ns: int) -> Lookup | None:
+    def look_up(self, llm: LLMRequest, model: str | None, view: View) -> Lookup | None:
         """Return what is known of the prompt of ``llm``; None when it has no full block."""
         if llm.body is None:
             return None
@@ -119,8 +119,8 @@ class PrefixUse:
 
     def _follow(self, view: View) -> None:
         """Give rows that changed hands to their new endpoints, empty those of endpoints that left, and set capacities."""
-        used = (view.raw("flags") & np.uint32(1)) != 0
-        generations = view.raw("generation").tolist()
+        used = view.membership.used
+        generations = view.membership.generations.tolist()
         tokens = view.names.num_blocks * view.names.block_size
         for row in range(view.rows):
             held = self._directory.generation(row)

@@ -1,4 +1,4 @@
-"""Filters: each returns a mask of the candidates to keep. One file per family."""
+"""Filters: each returns a mask of the candidates to keep, or None to keep them all. One file per family."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def prefix_cache_affinity(
 
 def sticky_prefix(
     endpoints: Endpoints, request: Request, *, affinity_threshold: float, max_extra_requests: float
-) -> Mask:
+) -> Mask | None:
     """Keep endpoints that have at least ``affinityThreshold`` of the prompt's blocks; all when none does.
 
     Also all when the least loaded of them has more than ``maxExtraRequests`` requests (waiting + running + picks since)
@@ -53,15 +53,15 @@ def sticky_prefix(
     """
     lookup = request.prefix
     if lookup is None:
-        return np.ones(len(endpoints), dtype=np.bool_)
-    sticky: Mask = lookup.matched[endpoints.rows] >= affinity_threshold * lookup.blocks
+        return None
+    sticky: Mask = endpoints.of_rows(lookup.matched) >= affinity_threshold * lookup.blocks
     if not sticky.any():
-        return np.ones(len(endpoints), dtype=np.bool_)
+        return None
     requests = endpoints.requests
     known = np.isfinite(requests)
     warm = requests[known & sticky]
     if len(warm) and warm.min() - requests[known].min() > max_extra_requests:
-        return np.ones(len(endpoints), dtype=np.bool_)
+        return None
     return sticky
 
 

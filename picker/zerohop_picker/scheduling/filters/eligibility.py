@@ -49,7 +49,7 @@ def health(endpoints: Endpoints, _request: Request, *, drop: list[str], fallback
     bits = 0
     for state in drop:
         bits |= int(_STATES[state])
-    flags = endpoints.view.raw("flags")[endpoints.rows]
+    flags = endpoints.raw("flags")
     return or_all((flags & np.uint32(bits)) == 0, fallback_on_empty)
 
 

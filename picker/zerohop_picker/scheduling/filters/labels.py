@@ -10,7 +10,7 @@ import numpy as np
 
 from zerohop_picker.scheduling.plugin import Parameter, PluginType, bound
 from zerohop_picker.scheduling.request import Request
-from zerohop_picker.state.endpoints import Endpoints, Objects
+from zerohop_picker.state.endpoints import Endpoints, Objects, absent
 from zerohop_picker.state.view import Mask
 from zerohop_process.strict import Fields, Node, boolean, list_of, map_of, one_of, text
 
@@ -29,7 +29,7 @@ class Expression:
 
     def holds(self, values: Objects) -> Mask:
         """Return where the expression holds, for the label's values (None = absent)."""
-        present: Mask = np.not_equal(values, None).astype(np.bool_)
+        present = ~absent(values)
         if self.operator == "Exists":
             return present
         if self.operator == "DoesNotExist":

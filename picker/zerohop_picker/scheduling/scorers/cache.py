@@ -35,7 +35,7 @@ def prefix_cache(
     lookup = request.prefix
     if match_length_weight == 0 or lookup is None:
         return ratio
-    tokens = lookup.matched[endpoints.rows] * (lookup.block_bytes / BYTES_PER_TOKEN)
+    tokens = endpoints.of_rows(lookup.matched) * (lookup.block_bytes / BYTES_PER_TOKEN)
     length = np.minimum(1.0, tokens / match_length_scale_tokens)
     return match_length_weight * length * length + (1.0 - match_length_weight) * ratio
 
@@ -60,7 +60,7 @@ class NoHitLru:
             return np.full(count, 0.5)
         if count <= 1:
             return np.ones(count)
-        generations = endpoints.view.raw("generation")[endpoints.rows].tolist()
+        generations = endpoints.raw("generation").tolist()
         place = {key: index for index, key in enumerate(self._order, 1)}
         last_use = [place.get(key, 0) for key in zip(endpoints.rows.tolist(), generations, strict=True)]
         # Endpoints that never got one share rank 0; a later one's rank is the number of endpoints used before it.

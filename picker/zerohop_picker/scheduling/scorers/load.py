@@ -68,15 +68,18 @@ def least_loaded(endpoints: Endpoints, _request: Request) -> Floats:
     counts as if each of its requests were two, the coming one included. All equal: all the same value. Unknown where
     ``waiting`` is; an unknown KV use counts as full, an unknown slowdown as none.
     """
-    slowdown = endpoints.remember("slowdown or 1", lambda: np.fmax(endpoints.slowdown, 1.0))
-    cache = endpoints.remember(
-        "0.9 of KV use", lambda: _KV_SHARE * np.nan_to_num(endpoints.kv_cache_usage.clip(0.0, 1.0), nan=1.0)
-    )
-    scores: Floats = endpoints.waiting + 1.0
-    scores *= slowdown
-    scores += cache
-    np.reciprocal(scores, out=scores)
-    return scores
+    fixed, slowdown = endpoints.remember("parts of least-loaded", lambda: _parts(endpoints))
+    scores: Floats = endpoints.picks + fixed if slowdown is None else endpoints.picks * slowdown + fixed
+    return np.reciprocal(scores, out=scores)
+
+
+def _parts(endpoints: Endpoints) -> tuple[Floats, Floats | None]:
+    """Return what the snapshot says of the load, and the factor for picks since (None: 1 everywhere)."""
+    # fmin takes the 1 where KV use is NaN; fmax likewise for the slowdown.
+    cache = np.fmax(np.fmin(endpoints.kv_cache_usage, 1.0), 0.0)
+    slowdown = np.fmax(endpoints.slowdown, 1.0)
+    fixed = (endpoints.column("waiting") + 1.0) * slowdown + cache * _KV_SHARE
+    return fixed, None if slowdown.max(initial=1.0) == 1.0 else slowdown
 
 
 TYPES = (
