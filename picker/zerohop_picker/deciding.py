@@ -12,6 +12,7 @@ from zerohop_picker import scheduling
 from zerohop_picker.config import PickerConfig
 from zerohop_picker.fronts.calls import EXT_PROC_PATH, Call, Metadata, Push, Services
 from zerohop_picker.fronts.limits import Limits
+from zerohop_picker.leftovers import remove_dead_cells
 from zerohop_picker.metrics import Metrics
 from zerohop_picker.models.resources import Resources, load_resources
 from zerohop_picker.protocol.core import ProtocolCore
@@ -101,6 +102,7 @@ class Deciding:
             self._files.append(FollowedFile("--config-file", config.config_file, self._swap, reloads))
             text = self._files[0].text
         self._source = source
+        remove_dead_cells(config.state_dir or config.shm_dir)
         models = Resources()
         if config.models_file is not None:
             self._models_source = str(config.models_file)

@@ -123,8 +123,7 @@ class Supervisor:
         ports = Ports(self._config, self.health, self.metrics)
         keepers = [loop.create_task(self._keep(worker)) for worker in self._workers]
         try:
-            started = asyncio.gather(*(worker.serving.wait() for worker in self._workers))
-            await _first(started, self._failed, stop.wait())
+            await _first(self._all_serving(), self._failed, stop.wait())
             if self._failed.done():
                 return self._failed.result()
             if not stop.is_set():
@@ -162,6 +161,10 @@ class Supervisor:
             await asyncio.sleep(backoff_s)
             backoff_s = min(backoff_s * 2, LAST_BACKOFF_S)
 
+    async def _all_serving(self) -> None:
+        for worker in self._workers:
+            await worker.serving.wait()
+
     def _changed(self) -> None:
         ready = [worker for worker in self._workers if worker.ready]
         pools = {name: False for worker in self._workers for name in worker.pools}
@@ -189,8 +192,10 @@ async def serve(config: PickerConfig) -> int:
 
 
 async def _first(*waits: Any) -> None:
-    """Return once one of `waits` is done; cancel the coroutines among the rest."""
+    """Return once one of `waits` is done; what has not finished is cancelled, save the plain future among them."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks[:1] + tasks[2:]:
+    left = [task for task, wait in zip(tasks, waits, strict=True) if task is not wait]
+    for task in left:
         task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
