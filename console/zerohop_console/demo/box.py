@@ -89,14 +89,19 @@ class Box:
             self.servers.append(Server(name, Address.parse(address), child))
 
     async def start_path(
-        self, *, workers: int = 2, body_mode: str = "BUFFERED", picker_flags: Sequence[str] = ()
+        self,
+        *,
+        workers: int = 2,
+        body_mode: str = "BUFFERED",
+        agent_flags: Sequence[str] = (),
+        picker_flags: Sequence[str] = (),
     ) -> None:
         """Start agent, picker and Envoy over the servers there are, and wait until a request would be picked."""
         self.write_endpoints()
         sockets = [self.folder / "picker.sock", *(self.folder / f"picker.sock.{i}" for i in range(1, workers))]
         self.agent = await self._zerohop(
             "agent", "agent", "--shm-dir", self.shm_dir, "--endpoints-file", self.endpoints_file,
-            "--metrics-address", "off", "--gpu", "off",
+            "--metrics-address", "off", "--gpu", "off", *agent_flags,
         )  # fmt: skip
         self.picker = await self._zerohop(
             "picker", "picker", "--shm-dir", self.shm_dir, "--listen", f"unix:{sockets[0]}", "--workers", str(workers),

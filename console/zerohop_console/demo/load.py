@@ -62,13 +62,13 @@ class Load:
     port: int
     ramp: Ramp
     model: str
-    max_tokens: tuple[int, int] = (16, 40)
+    max_tokens: tuple[int, int] = (24, 56)
     #: called as each request is sent: the age (ms) of the load values by server name
     ages_ms: Callable[[], dict[str, float]] = dict
     finished: list[Sent] = field(default_factory=list)
     sent: int = 0
     in_flight: int = 0
-    half_sent: asyncio.Event = field(default_factory=asyncio.Event)
+    half_done: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
         """Send everything and wait for every answer."""
@@ -90,8 +90,6 @@ class Load:
         sent_ns, ages_ms = time.monotonic_ns(), self.ages_ms()
         self.sent += 1
         self.in_flight += 1
-        if self.sent * 2 >= self.ramp.count:
-            self.half_sent.set()
         try:
             outcome = await client.send(request)
         finally:
@@ -99,6 +97,8 @@ class Load:
             room.release()
         server = (outcome.headers or {}).get("x-mock-server")
         self.finished.append(Sent(sent_ns, outcome, server, ages_ms.get(server or "")))
+        if len(self.finished) * 2 >= self.ramp.count:
+            self.half_done.set()
 
 
 def chat(model: str, index: int, max_tokens: int) -> bytes:

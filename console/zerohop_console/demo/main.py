@@ -20,17 +20,19 @@ from zerohop_console.demo.watch import NodeWatch
 from zerohop_process import lifecycle, log
 from zerohop_process.errors import ConfigError
 
-_SLOW_FACTOR = 3.0
+# Steps of about 15 ms, as of a mid-sized model; and three times that.
+_STEP_FACTOR = 2.0
+_SLOW_FACTOR = 3 * _STEP_FACTOR
 _FRAME_S = 0.2
 #: requests/s at the start and at the end of the load
-_MOCK_RATES = (60.0, 170.0)
+_MOCK_RATES = (40.0, 90.0)
 _REAL_RATES = (2.0, 8.0)
 _PROBE_PAIRS = 300
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `zerohop demo`."""
-    parser.add_argument("--requests", type=int, default=None, metavar="N", help="chat requests to send (default: 2000)")
+    parser.add_argument("--requests", type=int, default=None, metavar="N", help="chat requests to send (default: 1000)")
     parser.add_argument("--json", action="store_true", help="print only the summary, as JSON")
     parser.add_argument(
         "--real-vllm",
@@ -84,7 +86,7 @@ async def _demo(args: argparse.Namespace) -> int:
 
 async def _play(box: Box, args: argparse.Namespace, screen: Screen) -> summary.Result:
     real = args.real_vllm is not None
-    count = args.requests or (150 if real else 2000)
+    count = args.requests or (150 if real else 1000)
     ramp = Ramp(count, *(_REAL_RATES if real else _MOCK_RATES))
     if real:
         screen.phase("starting two real vLLM servers (this takes a minute)")
@@ -92,11 +94,11 @@ async def _play(box: Box, args: argparse.Namespace, screen: Screen) -> summary.R
         box.servers[-1].role = "drained"
     else:
         screen.phase("starting four mock model servers")
-        await box.start_mock_servers(("server-0", "server-1", "server-2", "server-3"), "--max-num-seqs", "16",
-                                     "--metrics-padding-bytes", "16000")  # fmt: skip
+        await box.start_mock_servers(("server-0", "server-1", "server-2", "server-3"), "--max-num-seqs", "32",
+                                     "--slow-factor", str(_STEP_FACTOR))  # fmt: skip
         box.servers[1].role, box.servers[3].role = "slow", "drained"
     screen.phase("starting agent, picker and Envoy")
-    await box.start_path()
+    await box.start_path(agent_flags=("--scrape-interval", "20ms"))
     watch = NodeWatch(box.shm_dir)
     await _until(lambda: len(usable(watch)) == len(box.servers), 20.0, "the snapshot shows every server")
     screen.phase("measuring what a pick costs while nothing else runs")
@@ -144,7 +146,7 @@ async def _first(wanted: asyncio.Task[Any], failing: asyncio.Task[Any]) -> None:
 
 async def _drain_half_way(box: Box, watch: NodeWatch, load: Load, drained_ns: dict[str, int], screen: Screen) -> None:
     names = [server.name for server in box.servers if server.role == "drained"]
-    await load.half_sent.wait()
+    await load.half_done.wait()
     box.write_endpoints(drained=names)
     await _until(lambda: all(watch.endpoints()[name].draining for name in names), 10.0, "the snapshot shows the drain")
     for name in names:

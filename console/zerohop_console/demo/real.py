@@ -38,7 +38,7 @@ async def start_real_servers(box: Box, folder: Path, names: Sequence[str]) -> No
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        child = await box.children.start(name, [script, folder, str(port)])
+        child = await box.children.start(name, [script, folder, str(port)], {"VLLM_TARGET_DEVICE": "cpu"})
         box.servers.append(Server(name, Address("127.0.0.1", port), child))
     deadline = asyncio.get_running_loop().time() + _START_S
     for server in box.servers:

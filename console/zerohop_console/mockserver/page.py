@@ -31,6 +31,7 @@ class Histogram:
         self._help = help_text
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
+        self._prefixes: list[str] = []
         self.sum = 0.0
         self.count = 0
 
@@ -40,19 +41,24 @@ class Histogram:
         self.sum += value
         self.count += 1
 
-    def lines(self, labels: str, created_s: float) -> Iterator[str]:
-        """Yield the lines of the page. `labels` are `name="value",...` without braces."""
-        yield f"# HELP {self.name} {self._help}"
-        yield f"# TYPE {self.name} histogram"
+    def text(self, labels: str, created_s: float) -> str:
+        """Return its lines of the page. `labels` are `name="value",...` without braces, the same at each call."""
+        if not self._prefixes:
+            self._prefixes = [
+                self.name + "_bucket{" + labels.replace("model_name", f'le="{bound}",model_name') + "} "
+                for bound in (*self._bounds, "+Inf")
+            ]
         total = 0
-        for bound, count in zip((*self._bounds, "+Inf"), self._counts, strict=True):
+        lines = [f"# HELP {self.name} {self._help}", f"# TYPE {self.name} histogram"]
+        for prefix, count in zip(self._prefixes, self._counts, strict=True):
             total += count
-            yield f'{self.name}_bucket{{{labels.replace("model_name", f"""le="{bound}",model_name""")}}} {total}.0'
-        yield f"{self.name}_count{{{labels}}} {self.count}.0"
-        yield f"{self.name}_sum{{{labels}}} {self.sum}"
-        yield f"# HELP {self.name}_created {self._help}"
-        yield f"# TYPE {self.name}_created gauge"
-        yield f"{self.name}_created{{{labels}}} {created_s!r}"
+            lines.append(f"{prefix}{total}.0")
+        lines.append(
+            f"{self.name}_count{{{labels}}} {self.count}.0\n{self.name}_sum{{{labels}}} {self.sum}\n"
+            f"# HELP {self.name}_created {self._help}\n# TYPE {self.name}_created gauge\n"
+            f"{self.name}_created{{{labels}}} {created_s!r}"
+        )
+        return "\n".join(lines)
 
 
 class Measurements:
@@ -198,7 +204,7 @@ class Page:
 
     def _histograms(self) -> Iterator[str]:
         for histogram in self._measured.histograms:
-            yield from histogram.lines(self._labels, self._started_s)
+            yield histogram.text(self._labels, self._started_s)
 
     def _infos(self) -> Iterator[str]:
         settings = self._settings
