@@ -1,8 +1,8 @@
 """Protobuf wire format, as far as the hot path needs it by hand.
 
 Bodies: through the protobuf runtime an 8 MB chunk would be copied into its arena and out again. The layout of a body
-message is `tag, length, HttpBody, other fields`, and HttpBody has the same layout as the StreamedBodyResponse that answers
-it, so an echo is a slice with other lengths around.
+message is `tag, length, HttpBody, other fields`, and HttpBody has the same layout as the StreamedBodyResponse that
+answers it, so an echo is a slice with other lengths around.
 
 Request headers: a dozen of them cost the runtime 9 us a message. Most have been seen before, byte for byte, so they are
 looked up. Whatever is not laid out as Envoy does it goes through the runtime after all, with the same result.
@@ -23,7 +23,7 @@ M = TypeVar("M", bound=Message)
 # Tags of ProcessingRequest's first fields: (field << 3) | 2.
 REQUEST_HEADERS = 0x12
 REQUEST_BODY = 0x22
-RESPONSE_BODY = 0x32
+RESPONSE_BODY = 0x2A
 
 
 class Body(NamedTuple):

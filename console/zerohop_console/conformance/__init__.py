@@ -1,0 +1,1 @@
+"""Conformance suites: contracts as cases that run against anyone's implementation."""
