@@ -5,6 +5,7 @@ Switched on by `ZEROHOP_SHM_DIR`. Whatever goes wrong costs one line in vLLM's l
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import socket
@@ -108,6 +109,10 @@ class ZerohopStatLogger(_Base):
         self._cells.clear()
         self._recorders.clear()
 
+    def _close_in(self, process: int) -> None:
+        if os.getpid() == process:  # not in a child that was forked later
+            self.close()
+
     def _open(self, shm_dir: Path, indexes: list[int]) -> None:
         place = whereabouts()
         for index in indexes:
@@ -115,6 +120,8 @@ class ZerohopStatLogger(_Base):
             self._cells.append(cell)
             identity = {"engine": "vllm", **place, "models": _served_names(self._config), "process": os.getpid()}
             self._recorders[index] = EngineRecorder(cell, index, identity, self._warn_of_field)
+        # A server that stops in order leaves no cell behind; one that crashes leaves it for readers to judge.
+        atexit.register(self._close_in, os.getpid())
         _logger.info("zerohop: writing %s", ", ".join(str(cell.path) for cell in self._cells))
 
     def _open_cell(self, shm_dir: Path, index: int, place: dict[str, object]) -> EngineCellWriter:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from zerohop_agent.modelserver.engines import ENGINES
 from zerohop_agent.modelserver.mapping import EngineMapping
 from zerohop_agent.modelserver.plan import SURVEY_EVERY, Plan, Vocabulary, find_hits, survey
-from zerohop_agent.modelserver.text import split_sample
+from zerohop_agent.modelserver.text import parse_value, split_sample
 from zerohop_agent.signals import Signals, SourceError
 from zerohop_snapshot.layout import UnhealthyReason
 
@@ -174,7 +174,10 @@ def _not_metrics(page: bytes) -> SourceError:
 
 
 def _looks_like_metrics(line: bytes) -> bool:
-    return line.startswith((b"# TYPE ", b"# HELP ")) or (line[:1] != b"#" and split_sample(line) is not None)
+    if line[:1] == b"#":
+        return line.startswith((b"# TYPE ", b"# HELP "))
+    sample = split_sample(line)
+    return sample is not None and parse_value(line[sample[2] :]) is not None
 
 
 def _sample(lines: list[bytes]) -> str:

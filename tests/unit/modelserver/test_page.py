@@ -1,0 +1,359 @@
+"""What a page may look like and still be read right, and what it may look like and must not be believed."""
+
+from __future__ import annotations
+
+import pytest
+
+from zerohop_agent.modelserver.page import PageReader, detect
+from zerohop_agent.modelserver.plan import SURVEY_EVERY
+from zerohop_agent.signals import Signals, SourceError
+from zerohop_snapshot.layout import UnhealthyReason as R
+
+NAN_LIKE = ["NaN", "nan", "-nan", "+Inf", "-Inf", "inf", "1e400", "-1", "-1e300", "", "abc", "1_000", "0x10"]
+# An int64 and an fp64 "blank", and a 32-bit one.
+SENTINELS = ["9223372036854775794", "140737488355328", "4294967295"]
+
+
+def read(page: str, engine: str | None = None, content_type: str = "") -> Signals:
+    return PageReader(engine).read(page.encode(), content_type)
+
+
+def refusal(page: bytes, engine: str | None = None, content_type: str = "") -> tuple[R, str]:
+    with pytest.raises(SourceError) as caught:
+        PageReader(engine).read(page, content_type)
+    return caught.value.reason, caught.value.detail
+
+
+class TestLines:
+    @pytest.mark.parametrize(
+        "line",
+        [
+            'vllm:num_requests_waiting{engine="0"} 3',
+            'vllm:num_requests_waiting{engine="0"} 3.0',
+            'vllm:num_requests_waiting{engine="0",} 3',
+            'vllm:num_requests_waiting{ engine = "0" , } 3',
+            'vllm:num_requests_waiting {engine="0"}\t3',
+            'vllm:num_requests_waiting\t{engine="0"}   3   ',
+            "vllm:num_requests_waiting 3",
+            "vllm:num_requests_waiting{} 3",
+            'vllm:num_requests_waiting{engine="0"} 3 1700074049000',
+            'vllm:num_requests_waiting{engine="0"} 3 1700074049.123',
+            'vllm:num_requests_waiting{engine="0"} 3 # {trace_id="x} 9"} 0.5 1700074049.1',
+            'vllm:num_requests_waiting{m="a}b"} 3',
+            'vllm:num_requests_waiting{m="a{b,c=\\"d\\" # \\n \\\\"} 3',
+            'vllm:num_requests_waiting{m="größe 模型"} 3',
+            'vllm:num_requests_waiting{"quoted.name"="0"} 3',
+            "vllm:num_requests_waiting 3e+000",
+            "vllm:num_requests_waiting 0.3E1",
+            'vllm:num_requests_waiting{engine="0"} 3\r',
+        ],
+    )
+    def test_one_line_in_many_spellings(self, line: str) -> None:
+        assert read(f"# HELP x y\n{line}\n").waiting == 3
+        assert read(f"{line}\n").waiting == 3
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "vllm:num_requests_waiting_by_reason 7",
+            "vllm:num_requests_waiting_created 1.7e9",
+            "vllm:num_requests_waiting_total 7",
+            "xvllm:num_requests_waiting 7",
+            " vllm:num_requests_waiting 7",
+            "# vllm:num_requests_waiting 7",
+            "# TYPE vllm:num_requests_waiting gauge",
+            'vllm:num_requests_waiting{engine="0 7',
+            'vllm:num_requests_waiting{engine=0} 7',
+            "vllm:num_requests_waiting",
+            "vllm:num_requests_waiting{}",
+            '{"vllm:num_requests_waiting"} 7',
+        ],
+    )
+    def test_lines_that_are_not_it(self, line: str) -> None:
+        signals = read(f"{line}\nvllm:num_requests_running 2\n")
+        assert (signals.waiting, signals.running) == (None, 2)
+
+    @pytest.mark.parametrize("value", NAN_LIKE + SENTINELS)
+    def test_a_value_that_means_nothing_is_unknown_and_spoils_nothing_else(self, value: str) -> None:
+        signals = read(f"vllm:num_requests_waiting {value}\nvllm:num_requests_running 2\nvllm:kv_cache_usage_perc
+        0.5\n")
+        assert (signals.waiting, signals.running, signals.kv_cache_usage) == (None, 2, 0.5)
+
+    @pytest.mark.parametrize(("value", "usage"), [("0", 0), ("1", 1), ("1.02", 1), ("1.2", None), ("87.6", None)])
+    def test_a_share_stays_a_share(self, value: str, usage: float | None) -> None:
+        assert read(f"vllm:kv_cache_usage_perc {value}\n").kv_cache_usage == usage
+
+    def test_counters_beyond_exact_floats(self) -> None:
+        assert read("vllm:prompt_tokens_total 9007199254740993\n").prompt_tokens == 9007199254740992
+
+    def test_crlf_pages(self) -> None:
+        page = "# TYPE a gauge\r\nvllm:num_requests_waiting 3\r\nvllm:num_requests_running{a=\"b\"} 4\r\n"
+        signals = read(page)
+        assert (signals.waiting, signals.running) == (3, 4)
+
+    def test_repeated_help_blocks_and_interleaved_families(self) -> None:
+        page = (
+            '# HELP w x\n# TYPE w gauge\nvllm:num_requests_waiting{engine="0"}
+            1\nvllm:num_requests_running{engine="1"} 5\n'
+            '# HELP w x\n# TYPE w gauge\nvllm:num_requests_waiting{engine="1"}
+            2\nvllm:num_requests_running{engine="0"} 4\n'
+        )
+        signals = read(page)
+        assert (signals.waiting, signals.running) == (3, 9)
+
+    def test_of_repeated_series_the_larger_load_counts(self) -> None:
+        for values in ((3, 8), (8, 3)):
+            page = "".join(f'vllm:num_requests_waiting{{engine="0"}} {value}\n' for value in values)
+            assert read(page).waiting == 8
+
+    def test_a_hundred_thousand_foreign_lines(self) -> None:
+        page = "".join(f"python_gc_{number} 1\n" for number in range(100_000)) + "vllm:num_requests_waiting 3\n"
+        assert read(page).waiting == 3
+
+
+class TestWholeness:
+    @pytest.mark.parametrize("page", [b"", b"\n", b"  \r\n\n"])
+    def test_empty(self, page: bytes) -> None:
+        assert refusal(page) == (R.NOT_METRICS, "the page is empty")
+
+    @pytest.mark.parametrize(
+        ("page", "kind"),
+        [
+            (b"<html><body>502 Bad Gateway</body></html>\n", "HTML"),
+            (b"<!DOCTYPE html>", "HTML"),
+            (b'{"error": "not found"}', "JSON"),
+            (b'[{"iter": 1, "numActiveRequests": 0}]\n', "JSON"),
+            (b"\x00\x01\x02\x03\n", "no metrics"),
+            (b"not found\n", "no metrics"),
+        ],
+    )
+    def test_other_formats(self, page: bytes, kind: str) -> None:
+        reason, detail = refusal(page)
+        assert reason is R.NOT_METRICS
+        assert kind in detail
+        assert refusal(page, engine="vllm")[0] is R.NOT_METRICS
+
+    def test_a_cut_value_is_a_valid_smaller_value_so_a_cut_page_says_nothing(self) -> None:
+        whole = b"vllm:num_requests_waiting 3\nvllm:prompt_tokens_total 12345\n"
+        for cut in range(1, len(whole)):
+            page = whole[:-cut]
+            if page.endswith(b"\n"):
+                assert PageReader().read(page).waiting == 3
+            else:
+                assert refusal(page)[0] is R.NOT_METRICS
+
+    def test_an_openmetrics_page_ends_with_eof(self) -> None:
+        kind = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+        body = "# TYPE vllm:num_requests_waiting gauge\nvllm:num_requests_waiting 3\n"
+        for end in ("# EOF", "# EOF\n", "# EOF\r\n"):
+            assert read(body + end, content_type=kind).waiting == 3
+        assert refusal(body.encode(), content_type=kind)[0] is R.NOT_METRICS
+        assert read(body, content_type="text/plain").waiting == 3
+        assert read(body, content_type="").waiting == 3
+
+    def test_alive_but_no_engine(self) -> None:
+        page = b'python_info{version="3.11"} 1\nprocess_open_fds 46\n'
+        reason, detail = refusal(page)
+        assert reason is R.ENGINE_UNKNOWN
+        assert "python_info" in detail
+
+    def test_another_engine_than_configured(self) -> None:
+        reason, detail = refusal(b"vllm:num_requests_waiting 3\n", engine="sglang")
+        assert reason is R.ENGINE_UNKNOWN
+        assert "sglang" in detail
+        assert "vllm" in detail
+
+    def test_an_engine_nobody_knows(self) -> None:
+        with pytest.raises(ValueError, match="known are vllm"):
+            PageReader("nosuch")
+
+
+class TestEngines:
+    @pytest.mark.parametrize(
+        ("line", "engine"),
+        [
+            ("vllm:x 1", "vllm"),
+            ("vllm_x 1", "vllm"),
+            ("ray_vllm_x 1", "vllm"),
+            ("sglang:x 1", "sglang"),
+            ("sglang_x 1", "sglang"),
+            ("trtllm_x 1", "trtllm"),
+            ("nv_trt_llm_request_metrics 1", "triton"),
+            ("nv_inference_count 1", "triton"),
+            ("tgi_queue_size 1", "tgi"),
+            ("llamacpp:x 1", "llamacpp"),
+            ("lmdeploy:x 1", "lmdeploy"),
+        ],
+    )
+    def test_found_from_the_page(self, line: str, engine: str) -> None:
+        mapping = detect(f"# HELP a b\n{line}\n".encode())
+        assert mapping is not None
+        assert mapping.name == engine
+
+    def test_ray_serve_spells_with_its_own_prefix(self) -> None:
+        page = 'ray_vllm_num_requests_waiting{WorkerId="1"} 3\nray_vllm_kv_cache_usage_perc{WorkerId="1"} 0.25\n'
+        signals = read(page)
+        assert (signals.waiting, signals.kv_cache_usage) == (3, 0.25)
+
+    def test_ranks_in_both_orders_give_the_same(self) -> None:
+        lines = [
+            'vllm:num_requests_running{engine="0",model_name="m"} 0.0',
+            'vllm:num_requests_running{engine="1",model_name="m"} 37.0',
+            'vllm:num_requests_waiting{engine="0",model_name="m"} 1',
+            'vllm:num_requests_waiting{engine="1",model_name="m"} 2',
+            'vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25',
+            'vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.75',
+        ]
+        one, other = read("\n".join(lines) + "\n"), read("\n".join(reversed(lines)) + "\n")
+        assert one == other
+        assert (one.running, one.waiting, one.kv_cache_usage) == (37, 3, 0.5)
+
+    def test_a_rank_without_a_value_makes_the_sum_unknown(self) -> None:
+        page = 'vllm:num_requests_running{engine="0"} NaN\nvllm:num_requests_running{engine="1"} 37\n'
+        assert read(page).running is None
+
+    def test_series_per_process_are_one_value(self) -> None:
+        lines = [f'vllm:kv_cache_usage_perc{{engine="0",pid="{pid}"}} {0.65 if pid == 3 else 0.0}' for pid in range(8)]
+        reader = PageReader()
+        assert reader.read(("\n".join(lines) + "\n").encode()).kv_cache_usage == 0.65
+        assert reader.multi_process
+
+    def test_renamed_metric_old_both_new(self) -> None:
+        old, new = 'vllm:gpu_cache_usage_perc{engine="0"} 0.9\n', 'vllm:kv_cache_usage_perc{engine="0"} 0.1\n'
+        assert read(old).kv_cache_usage == 0.9
+        assert read(new).kv_cache_usage == 0.1
+        assert read(old + new).kv_cache_usage == read(new + old).kv_cache_usage == 0.1
+        assert read("vllm:num_requests_waiting 1\n").kv_cache_usage is None
+
+    def test_sleep(self) -> None:
+        state = 'vllm:engine_sleep_state{{engine="0",sleep_state="{}"}} {}\n'
+        assert read(state.format("awake", 1) + state.format("discard_all", 0)).sleeping is False
+        assert read(state.format("awake", 0) + state.format("discard_all", 1)).sleeping is True
+        assert read("vllm:num_requests_waiting 1\n").sleeping is None
+
+    def test_the_total_of_a_breakdown_counts_once(self) -> None:
+        line = 'sglang:num_queue_reqs{{priority="{}",tp_rank="0"}} {}\n'
+        assert read(line.format("", 9) + line.format("1", 4) + line.format("2", 5)).waiting == 9
+        assert read(line.format("1", 4) + line.format("2", 5)).waiting == 9
+
+    def test_tensor_parallel_ranks_repeat_what_one_says(self) -> None:
+        page = "".join(
+            f'sglang:num_running_reqs{{dp_rank="{dp}",tp_rank="{tp}"}} {10 + dp}\n' for dp in range(2) for tp in
+            range(4)
+        )
+        assert read(page).running == 21
+
+    def test_sglang_queues_are_added(self) -> None:
+        page = "sglang:num_queue_reqs 3\nsglang:num_grammar_queue_reqs 1\nsglang:num_decode_transfer_queue_reqs 2\n"
+        assert read(page).waiting == 6
+        assert read("sglang:num_grammar_queue_reqs 1\n").waiting is None
+
+    def test_sglang_cache_config_of_one_release(self) -> None:
+        signals = read('sglang:cache_config_info{page_size="16",num_pages="100"} 1\n')
+        assert (signals.block_size, signals.num_blocks, signals.kv_capacity_tokens) == (16, 100, 1600)
+
+    def test_lmdeploy_waits_twice(self) -> None:
+        page = 'lmdeploy:num_requests_waiting{engine="0"} 2\nlmdeploy:num_api_requests_waiting{engine="0"} 5\n'
+        assert read(page).waiting == 7
+
+    def test_triton_computes_the_share_and_never_divides_by_zero(self) -> None:
+        block = 'nv_trt_llm_kv_cache_block_metrics{{kv_cache_block_type="{}"}} {}\n'
+        assert read(block.format("used", 50) + block.format("max", 200) + block.format("fraction", 9)).kv_cache_usage
+        == 0.25
+        assert read(block.format("used", 0) + block.format("max", 0)).kv_cache_usage is None
+        assert read(block.format("used", 50)).kv_cache_usage is None
+
+    def test_cache_geometry_before_the_engine_is_ready(self) -> None:
+        reader = PageReader()
+        early = b'vllm:num_requests_waiting 0\nvllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1\n'
+        late = b'vllm:num_requests_waiting 0\nvllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1\n'
+        assert reader.read(early).num_blocks is None
+        signals = reader.read(late)
+        assert (signals.num_blocks, signals.kv_capacity_tokens) == (100, 1600)
+
+    def test_kv_cache_size_is_preferred_to_the_product(self) -> None:
+        labels = 'block_size="16",num_gpu_blocks="100",kv_cache_size_tokens="1234"'
+        assert read(f"vllm:cache_config_info{{{labels}}} 1\n").kv_capacity_tokens == 1234
+
+
+class TestAdapters:
+    LINE = 'vllm:lora_requests_info{{max_lora="{}",running_lora_adapters="{}",waiting_lora_adapters="{}"}} {}\n'
+
+    def test_the_newest_value_is_current_in_any_order(self) -> None:
+        lines = [
+            self.LINE.format(4, "a", "b", "1.7960587918291593e+09"),
+            self.LINE.format(4, "a,c", "", "1.7960587918293726e+09"),
+            self.LINE.format(4, "b", "a", "1.7960587918293107e+09"),
+        ]
+        for order in (lines, lines[::-1], lines[1:] + lines[:1]):
+            signals = read("".join(order))
+            assert (signals.lora_running, signals.lora_waiting) == ({"a", "c"}, frozenset())
+            assert signals.lora_max == 4
+
+    def test_an_empty_list_is_no_adapter_and_not_one_without_a_name(self) -> None:
+        signals = read(self.LINE.format(2, "", "", 5))
+        assert (signals.lora_running, signals.lora_waiting) == (frozenset(), frozenset())
+
+    def test_repeated_names_and_blanks(self) -> None:
+        assert read(self.LINE.format(2, "a,a, b,,", "a", 5)).lora_running == {"a", "b"}
+
+    def test_the_older_spelling(self) -> None:
+        page = 'vllm:lora_requests_info{max_lora="2",running_adapters="a",waiting_adapters="b"} 5\n'
+        signals = read(page)
+        assert (signals.lora_running, signals.lora_waiting) == ({"a"}, {"b"})
+
+    @pytest.mark.parametrize("limit", ["0", "", "None", "-1", "nan", "many"])
+    def test_a_limit_that_is_none(self, limit: str) -> None:
+        signals = read(self.LINE.format(limit, "a", "a", 5))
+        assert (signals.lora_max, signals.lora_running) == (None, {"a"})
+
+    def test_no_series_is_unknown_and_not_empty(self) -> None:
+        assert read("vllm:num_requests_waiting 1\n").lora_running is None
+
+
+class TestRepeatedReading:
+    def test_a_page_that_lost_a_field_loses_it_here(self) -> None:
+        reader = PageReader()
+        assert reader.read(b"vllm:num_requests_waiting 3\nvllm:num_requests_running 1\n").running == 1
+        assert reader.read(b"vllm:num_requests_waiting 3\n").running is None
+        assert reader.read(b"vllm:num_requests_waiting 3\nvllm:num_requests_running 2\n").running == 2
+
+    def test_new_series_and_moved_lines_are_seen_at_once(self) -> None:
+        reader = PageReader()
+        assert reader.read(b'vllm:num_requests_waiting{engine="0"} 3\n').waiting == 3
+        assert reader.read(b'vllm:num_requests_waiting{engine="0"} 3\nvllm:num_requests_waiting{engine="1"}
+        4\n').waiting == 7
+        assert reader.read(b'vllm:num_requests_waiting{engine="1"} 5\nvllm:num_requests_waiting{engine="0"}
+        6\n').waiting == 11
+        assert reader.read(b'vllm:num_requests_waiting{engine="1",model_name="new"} 5\n').waiting == 5
+
+    def test_values_of_any_length_keep_their_lines(self) -> None:
+        reader = PageReader()
+        for value in (0, 7, 123456789, 3, 1.5e300, 12):
+            page = f"other_metric {value}\nvllm:num_requests_waiting {value % 1000}\npython_x
+            {value}\nvllm:num_requests_running 2\n"
+            signals = reader.read(page.encode())
+            assert (signals.waiting, signals.running) == (value % 1000, 2)
+
+    def test_a_series_in_the_place_of_another_line_is_seen_before_long(self) -> None:
+        reader = PageReader()
+        reader.read(b"vllm:num_requests_waiting 3\nvllm:something_else 1\n")
+        page = b"vllm:num_requests_waiting 3\nvllm:num_requests_running 1\n"
+        seen = [reader.read(page).running for _ in range(SURVEY_EVERY + 1)]
+        assert seen[-1] == 1
+
+    def test_the_engine_may_change(self) -> None:
+        reader = PageReader()
+        reader.read(b"vllm:num_requests_waiting 3\n")
+        assert reader.read(b"sglang:num_queue_reqs 4\n").waiting == 4
+        assert reader.engine is not None
+        assert reader.engine.name == "sglang"
+
+    def test_a_refused_page_does_not_disturb_the_next(self) -> None:
+        reader = PageReader()
+        page = b"vllm:num_requests_waiting 3\n"
+        reader.read(page)
+        for bad in (b"", b"<html>\n", b"python_info 1\n", page[:-1]):
+            with pytest.raises(SourceError):
+                reader.read(bad)
+            assert reader.read(page).waiting == 3
