@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -14,6 +14,12 @@ from rich.text import Text
 
 from zerohop_console.demo.box import Server
 from zerohop_console.demo.watch import Seen
+
+# 80 columns with the borders
+_SHARE_WIDTH = 12
+_COLUMNS = (
+    ("server", 9), ("now", 10), ("waits", 5), ("runs", 4), ("KV", 4), ("picks", 5), ("share", _SHARE_WIDTH), ("age", 6),
+)  # fmt: skip
 
 
 class Screen:
@@ -60,8 +66,9 @@ class Screen:
 
     def _table(self, servers: list[Server], seen: dict[str, Seen]) -> Table:
         table = Table()
-        for heading in ("server", "now", "waiting", "running", "KV use", "in flight", "picks", "share", "value age"):
-            table.add_column(heading, justify="left" if heading in ("server", "now", "share") else "right", min_width=7)
+        for heading, width in _COLUMNS:
+            justify: Literal["left", "right"] = "left" if heading in ("server", "now", "share") else "right"
+            table.add_column(heading, justify=justify, width=width, no_wrap=True)
         total = sum(endpoint.picks for endpoint in seen.values()) or 1
         for server in servers:
             endpoint = seen.get(server.name)
@@ -74,9 +81,8 @@ class Screen:
                 _number(endpoint.waiting),
                 _number(endpoint.running),
                 "-" if math.isnan(endpoint.kv_cache_usage) else f"{endpoint.kv_cache_usage:.0%}",
-                str(endpoint.in_flight),
                 str(endpoint.picks),
-                "█" * round(24 * endpoint.picks / total),
+                "█" * round(_SHARE_WIDTH * endpoint.picks / total),
                 "-" if endpoint.age_ms is None else f"{endpoint.age_ms:.0f} ms",
             )
         return table

@@ -99,15 +99,15 @@ def table(summary: dict[str, Any]) -> RenderableType:
 
     rows = Table(title="What was picked", title_justify="left")
     for heading in ("server", "in this run it", "picks", "share", ""):
-        rows.add_column(heading, justify="right" if heading in ("picks", "share") else "left")
+        rows.add_column(heading, justify="right" if heading in ("picks", "share") else "left", no_wrap=True)
     for endpoint in summary["endpoints"]:
         share = endpoint["share"] or 0.0
         rows.add_row(
-            f"{endpoint['name']} ({endpoint['address']})",
+            endpoint["name"],
             describe(endpoint),
             str(endpoint["picks"]),
             f"{share:.1%}",
-            "█" * round(share * 40),
+            "█" * round(share * 30),
         )
     latency, age, first = summary["latency_ms"], summary["age_at_decision_ms"], summary["time_to_first_byte_ms"]
     lines = [
@@ -127,7 +127,7 @@ def describe(endpoint: dict[str, Any]) -> str:
         return "was three times slower"
     if endpoint["role"] == "drained":
         after = endpoint["served_after_drain"]
-        return "was drained half-way" + ("" if after is None else f", served {after} after that")
+        return "was drained half-way" + ("" if after is None else f" ({after} after that)")
     return "ran at full speed"
 
 
