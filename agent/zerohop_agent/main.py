@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -140,8 +140,7 @@ async def _work(
             finally:
                 waiter.cancel()
         if config.discovery.source != "off":
-            found = discovery.run(config.discovery, lambda endpoints: runtime.apply("kubernetes", endpoints))
-            tasks.append(asyncio.create_task(found))
+            tasks += [asyncio.create_task(work) for work in _discovery(config, runtime, driver.collectors)]
         publisher.start()
         fields: dict[str, object] = {"shm_dir": config.shm_dir}
         if server is not None:
@@ -157,6 +156,25 @@ async def _work(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _discovery(
+    config: AgentConfig, runtime: Runtime, collectors: Sequence[Collector]
+) -> list[Coroutine[Any, Any, None]]:
+    """What to run so that Kubernetes says which endpoints there are, and which GPUs serve them."""
+
+    def apply(endpoints: EndpointSet) -> None:
+        runtime.apply("kubernetes", endpoints)
+
+    gpus = next((collector for collector in collectors if isinstance(collector, GpuCollector)), None)
+    socket = config.gpu_settings.pod_resources_socket
+    if gpus is None or not socket.parent.is_dir():
+        return [discovery.run(config.discovery, apply)]
+    # grpcio takes 22 MB: only where there is a kubelet to ask.
+    from zerohop_agent.kubelet.assignment import GpuAssignment
+
+    assignment = GpuAssignment(apply, lambda: gpus.boards, socket)
+    return [discovery.run(config.discovery, assignment.apply), assignment.run()]
 
 
 async def _first_of(*tasks: asyncio.Task[Any]) -> None:

@@ -107,24 +107,24 @@ class CollectorDriver:
     def __init__(
         self, collectors: Iterable[Collector], view: SnapshotView, *, deadline_intervals: float = 10.0
     ) -> None:
-        self._collectors = tuple(collectors)
+        self.collectors = tuple(collectors)
         self._view = view
         self._deadline_intervals = deadline_intervals
-        self.stats = {collector.name: CollectorStats(collector.name) for collector in self._collectors}
+        self.stats = {collector.name: CollectorStats(collector.name) for collector in self.collectors}
 
     async def run(self) -> None:
         """Update until cancelled, then close every collector."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                for collector in self._collectors:
+                for collector in self.collectors:
                     tasks.create_task(self._follow(collector), name=f"collector-{collector.name}")
         finally:
-            for collector in self._collectors:
+            for collector in self.collectors:
                 await self._close(collector)
 
     async def update_once(self) -> None:
         """One update of every collector, so that the first snapshot is not empty."""
-        await asyncio.gather(*(self._update(collector) for collector in self._collectors))
+        await asyncio.gather(*(self._update(collector) for collector in self.collectors))
 
     async def _follow(self, collector: Collector) -> None:
         due = time.monotonic_ns()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -24,10 +23,10 @@ from zerohop_agent.condition import (
     effective,
 )
 from zerohop_agent.xids import xid
-from zerohop_process.log import event
+from zerohop_process.log import event, get
 from zerohop_snapshot.layout import GPU_COLUMNS, GpuFlag
 
-logger = logging.getLogger("zerohop.agent.gpu")
+logger = get("agent.gpu")
 
 #: How often messages of the child are looked at and conditions are assessed; an XID reaches routing within this.
 _CHECK_NS = 100_000_000
@@ -130,6 +129,11 @@ class GpuCollector:
     def interval_ns(self) -> int:
         """Short while boards are watched; long where there is nothing to watch."""
         return _ABSENT_CHECK_NS if self._process.state in (ChildState.ABSENT, ChildState.RELEASED) else _CHECK_NS
+
+    @property
+    def boards(self) -> list[dict[str, Any]]:
+        """The boards and MIG instances known now, as in the snapshot's cold map."""
+        return [row.board.as_map() for row in self._rows]
 
     # -- from the child ------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,8 @@ class GpuSettings:
     exit_after_unknown: int = 0
     #: While this file exists every NVML handle is given back: the driver can be unloaded and MIG be switched.
     release_file: Path | None = None
+    #: The kubelet's socket that says which pod holds which GPU; used with discovery where its folder exists.
+    pod_resources_socket: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     condition: ConditionSettings = field(default_factory=ConditionSettings)
 
 
@@ -51,6 +53,7 @@ def read_gpu_settings(node: Node) -> GpuSettings:
         absent_retry_ns=fields.take("absentRetry", duration, defaults.absent_retry_ns),
         exit_after_unknown=fields.take("exitAfterUnknownErrors", int, defaults.exit_after_unknown),
         release_file=Path(release) if release is not None else None,
+        pod_resources_socket=Path(fields.take("podResourcesSocket", str, str(defaults.pod_resources_socket))),
         condition=fields.take("condition", _condition, defaults.condition),
     )
     fields.finish()
