@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -65,7 +66,9 @@ class Box:
         self.binary = envoy_binary()
         # Memory, not a disk; and a short path, for the sockets.
         memory = Path("/dev/shm")  # noqa: S108
-        self.folder = Path(tempfile.mkdtemp(prefix="zerohop-demo-", dir=memory if memory.is_dir() else None))
+        self.folder = Path(
+            tempfile.mkdtemp(prefix=f"zerohop-demo-{os.getpid()}-", dir=memory if memory.is_dir() else None)
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
