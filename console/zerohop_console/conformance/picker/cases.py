@@ -91,7 +91,7 @@ BODY_MODES = (
         MUST,
         "A second end of the body is no second request.",
         "GIE#2988, envoyproxy/envoy#46237: seen with Envoy 1.35 to 1.37 above 1 MB",
-        (RequestHeaders(), RequestBody(CHAT), RequestBody(b""), BODY_END, Quiet()),
+        (RequestHeaders(), RequestBody(CHAT), BODY_END, RequestBody(b""), Quiet()),
         (*FORWARDED, c.not_refused),
     ),
     Case(

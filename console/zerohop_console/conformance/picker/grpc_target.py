@@ -102,12 +102,12 @@ class GrpcExchange:
         try:
             got = reading.result()
         except grpc.aio.AioRpcError as error:
-            self._ended = Ended(error.code().value[0], error.details() or "")
+            self._ended = _end_of(error.code(), error.details() or "")
             return self._ended
         if got is not _END:
             data: bytes = got
             return data
-        self._ended = Ended((await self._call.code()).value[0], await self._call.details() or "")
+        self._ended = _end_of(await self._call.code(), await self._call.details() or "")
         return self._ended
 
     async def cancel(self) -> None:
@@ -118,6 +118,13 @@ class GrpcExchange:
             if not self._reading.cancelled():
                 self._reading.exception()
             self._reading = None
+
+
+def _end_of(code: grpc.StatusCode, detail: str) -> Ended:
+    """How a stream ended. Writing just after the picker ended it makes grpcio replace the status by one of its own."""
+    if code is grpc.StatusCode.INTERNAL and detail == "Internal error from Core":
+        return Ended(0, "ended before the last message was sent")
+    return Ended(code.value[0], detail)
 
 
 class Health:

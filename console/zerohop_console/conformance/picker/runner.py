@@ -17,8 +17,6 @@ from zerohop_console.conformance.picker.script import (
     Pool,
     Quiet,
     RequestBody,
-    RequestHeaders,
-    RequestTrailers,
     ResponseBody,
     ResponseHeaders,
     Step,
@@ -137,7 +135,7 @@ class _Player:
             pass
 
     async def _send(self, step: Step) -> None:
-        if not isinstance(step, RequestHeaders | RequestBody | RequestTrailers) and await self._has_left():
+        if self.seen.of("request_body") and await self._has_left():
             return
         if isinstance(step, RequestBody):
             self.seen.request += step.data
