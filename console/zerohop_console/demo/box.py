@@ -102,10 +102,7 @@ class Box:
         """Start agent, picker and Envoy over the servers there are, and wait until a request would be picked."""
         self.write_endpoints()
         sockets = [self.folder / "picker.sock", *(self.folder / f"picker.sock.{i}" for i in range(1, workers))]
-        self.agent = await self._zerohop(
-            "agent", "agent", "--shm-dir", self.shm_dir, "--endpoints-file", self.endpoints_file,
-            "--metrics-address", "off", "--gpu", "off", *agent_flags,
-        )  # fmt: skip
+        agent = await self.start_agent(*agent_flags)
         self.picker = await self._zerohop(
             "picker", "picker", "--shm-dir", self.shm_dir, "--listen", f"unix:{sockets[0]}", "--workers", str(workers),
             "--health-checking", "--drain-timeout", "1s", *picker_flags,
@@ -118,9 +115,17 @@ class Box:
             [self.binary, "-c", config, "--concurrency", "1", "--disable-hot-restart", "--log-level", "warning",
              "--admin-address-path", admin],
         )  # fmt: skip
-        await self.agent.ready(_READY_S)
+        await agent.ready(_READY_S)
         await self.picker.ready(_READY_S)
         await self._envoy_ready(admin)
+
+    async def start_agent(self, *flags: str) -> Child:
+        """Start the agent (again); it is ready when the child says so."""
+        self.agent = await self._zerohop(
+            "agent", "agent", "--shm-dir", self.shm_dir, "--endpoints-file", self.endpoints_file,
+            "--metrics-address", "off", "--gpu", "off", *flags,
+        )  # fmt: skip
+        return self.agent
 
     def write_endpoints(self, drained: Sequence[str] = ()) -> None:
         """Write the endpoints file, with the named servers drained. The agent follows it."""
