@@ -6,7 +6,8 @@ full-duplex bodies both ways; the pool's cluster takes its host from dynamic met
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -162,3 +163,112 @@ def _assignment(name: str, addresses: Sequence[dict[str, Any]]) -> dict[str, Any
 
 def _tcp(address: Address) -> dict[str, Any]:
     return {"socket_address": {"address": address.host, "port_value": address.port}}
+
+
+def with_envoy_filter(
+    bootstrap: dict[str, Any], envoy_filter: Mapping[str, Any], context: str, socket: Path | None = None
+) -> dict[str, Any]:
+    """The bootstrap with the patches of an EnvoyFilter for `context`, applied as Istio applies them.
+
+    `socket` replaces the picker's socket. Raises: AssertionError for a patch that finds nothing to change.
+    """
+    result: dict[str, Any] = json.loads(json.dumps(bootstrap))
+    clusters = result["static_resources"]["clusters"]
+    chain = result["static_resources"]["listeners"][0]["filter_chains"][0]
+    manager = chain["filters"][0]["typed_config"]
+    for patch in envoy_filter["spec"]["configPatches"]:
+        match, operation = patch["match"], patch["patch"]["operation"]
+        value = json.loads(json.dumps(patch["patch"]["value"]))
+        if match["context"] != context:
+            continue
+        kind = (patch["applyTo"], operation)
+        if kind == ("CLUSTER", "ADD"):
+            clusters.append(_at_socket(value, socket))
+        elif kind == ("CLUSTER", "MERGE"):
+            wanted = f"outbound|{match['cluster']['portNumber']}||{match['cluster']['service']}"
+            (found,) = [cluster for cluster in clusters if cluster["name"] == wanted]
+            _merge(found, value)
+        elif kind == ("HTTP_FILTER", "INSERT_BEFORE"):
+            wanted = match["listener"]["filterChain"]["filter"]["subFilter"]["name"]
+            names = [each["name"] for each in manager["http_filters"]]
+            manager["http_filters"].insert(names.index(wanted), value)
+        elif kind == ("HTTP_ROUTE", "MERGE"):
+            found_routes = list(_routes(manager, match["routeConfiguration"]["vhost"]))
+            assert found_routes, f"no route for {match}"
+            for route in found_routes:
+                _merge(route, value)
+        else:
+            raise AssertionError(f"{kind} is not known here")
+    return result
+
+
+def sidecar_bootstrap(host: str, port: int, endpoints: Sequence[Address]) -> dict[str, Any]:
+    """The outbound half of a sidecar: one virtual host per Service and port, and its cluster."""
+    name = f"outbound|{port}||{host}"
+    manager = {
+        "@type": f"{_TYPE}extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "outbound",
+        "http_filters": [
+            {
+                "name": "envoy.filters.http.router",
+                "typed_config": {"@type": f"{_TYPE}extensions.filters.http.router.v3.Router"},
+            }
+        ],
+        "route_config": {
+            "name": str(port),
+            "virtual_hosts": [
+                {
+                    "name": f"{host}:{port}",
+                    "domains": ["*"],
+                    "routes": [{"match": {"prefix": "/"}, "route": {"cluster": name, "timeout": "0s"}}],
+                }
+            ],
+        },
+    }
+    listener = {
+        "name": "outbound",
+        "address": _tcp(Address("127.0.0.1", 0)),
+        "filter_chains": [
+            {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
+        ],
+    }
+    cluster = {
+        "name": name,
+        "type": "STATIC",
+        "connect_timeout": "10s",
+        "lb_policy": "LEAST_REQUEST",
+        "load_assignment": _assignment(name, [_tcp(address) for address in endpoints]),
+    }
+    return {
+        "admin": {"address": _tcp(Address("127.0.0.1", 0))},
+        "static_resources": {"listeners": [listener], "clusters": [cluster]},
+    }
+
+
+def _routes(manager: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for host in manager["route_config"]["virtual_hosts"]:
+        if wanted.get("name") not in (None, host["name"]):
+            continue
+        for route in host["routes"]:
+            if wanted.get("route", {}).get("name") in (None, route.get("name")):
+                yield route
+
+
+def _merge(into: dict[str, Any], value: Mapping[str, Any]) -> None:
+    """As protobuf merges: messages into messages; an Any (here: an object with @type) is replaced whole."""
+    for key, new in value.items():
+        if isinstance(new, dict) and "@type" not in new and isinstance(into.get(key), dict):
+            _merge(into[key], new)
+        else:
+            into[key] = new
+
+
+def _at_socket(cluster: dict[str, Any], socket: Path | None) -> dict[str, Any]:
+    if socket is None:
+        return cluster
+    for group in cluster["load_assignment"]["endpoints"]:
+        for endpoint in group["lb_endpoints"]:
+            pipe = endpoint["endpoint"]["address"]["pipe"]
+            suffix = pipe["path"].rpartition("picker.sock")[2]
+            pipe["path"] = f"{socket}{suffix}"
+    return cluster

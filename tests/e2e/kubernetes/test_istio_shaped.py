@@ -17,6 +17,7 @@ from support import istio, kubelet_server
 from support.apiserver import ApiServer, pod, pool
 from support.envoys import RunningEnvoy
 from support.kubelet_server import KubeletServer
+from support.manifests import of_kind, rendered
 from support.processes import Processes
 from support.waiting import eventually, eventually_async
 from zerohop_agent.discovery.resources import POOLS_V1
@@ -93,7 +94,9 @@ class Box:
             "--node-name", "node-a", "--metrics-address", "off", "--gpu", "off", "--unhealthy-after", "1",
         )  # fmt: skip
         listen = free_port()
-        self.run.zerohop("picker", "--shm-dir", self.shm, "--listen", f"127.0.0.1:{listen}", "--secure-serving", "--front", "grpcio")
+        self.run.zerohop(
+            "picker", "--shm-dir", self.shm, "--listen", f"127.0.0.1:{listen}", "--secure-serving", "--front", "grpcio"
+        )
         addresses = [Address(host, self.port) for host in HOSTS]
         bootstrap = istio.bootstrap(Address("127.0.0.1", listen), addresses, fail_open=False)
         self.envoy = RunningEnvoy(self.run, bootstrap, self.directory)
@@ -160,3 +163,38 @@ async def test_streams_and_large_bodies(run: Processes, tmp_path: Path) -> None:
             assert text.rstrip().endswith(b"data: [DONE]")
 
         await asyncio.to_thread(check)
+
+
+@pytest.mark.parametrize("kind", ["GATEWAY", "SIDECAR_OUTBOUND"])
+def test_envoy_filters_reach_the_picker_over_its_sockets(kind: str, run: Processes, tmp_path: Path) -> None:
+    """The EnvoyFilters of the overlay `istio-uds`, applied to what Istio makes for a gateway and for a sidecar."""
+    port, shm, sockets = free_port(), tmp_path / "shm", tmp_path / "picker.sock"
+    for host in HOSTS[:2]:
+        run.zerohop("mock-server", "--listen", f"{host}:{port}", "--name", host)
+    # Only the first is known to the agent; round robin would use both.
+    run.zerohop(
+        "agent", "--shm-dir", shm, "--endpoint", f"{HOSTS[0]}:{port}", "--metrics-address", "off", "--gpu", "off"
+    )
+    run.zerohop(
+        "picker", "--shm-dir", shm, "--listen", f"unix:{sockets}", "--workers", "2", "--socket-mode", "0666",
+        "--health-checking",
+    )  # fmt: skip
+    (body,) = [
+        each
+        for each in of_kind(rendered("overlays/istio-uds"), "EnvoyFilter")
+        if each["spec"]["configPatches"][0]["match"]["context"] == kind
+    ]
+    addresses = [Address(host, port) for host in HOSTS[:2]]
+    if kind == "GATEWAY":
+        bootstrap = istio.bootstrap(Address("127.0.0.1", 1), addresses)
+    else:
+        bootstrap = istio.sidecar_bootstrap("vllm-llama.inference.svc.cluster.local", 8000, addresses)
+    envoy = RunningEnvoy(run, istio.with_envoy_filter(bootstrap, body, kind, sockets), tmp_path)
+
+    def picked() -> bool:
+        answers = [ask(envoy.port) for _ in range(8)]
+        assert {status for status, _, _ in answers} == {200}
+        return {name for _, name, _ in answers} == {HOSTS[0]}
+
+    eventually(picked, 20)
+    assert all(picked() for _ in range(3))
