@@ -6,7 +6,7 @@
  *     boards 8                 how many there are
  *     init 18                  what nvmlInit returns (0 ok, 9 driver not loaded, 18 version mismatch, 999 unknown)
  *     epoch 2                  the driver was reloaded: handles of an older epoch are worth nothing
- *     hang nvmlDeviceGet...    this call never returns; `hang *` means all of them
+ *     hang nvmlDeviceGet...    this call returns only when the line is gone; `hang *` means all of them
  *     missing nvmlDeviceGet... this symbol answers NVML_ERROR_FUNCTION_NOT_FOUND, as an older driver lacks it
  *     gpu 3 key value          a value of board 3; `gpu * key value` for all boards (a later line wins)
  *
@@ -18,7 +18,6 @@
  * with this code each time the sequence number grows), and `no_<call>` 1 for NVML_ERROR_NOT_SUPPORTED, where <call> is
  * the symbol without `nvmlDevice`.
  */
-#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,7 +89,7 @@ static int named(const char *word, const char *call)
 
 static int enter(const char *call)
 {
-    while (named("hang", call)) pause();
+    while (named("hang", call)) nanosleep(&(struct timespec){0, 20000000}, NULL);
     return named("missing", call) ? FUNCTION_NOT_FOUND : OK;
 }
 
