@@ -227,6 +227,9 @@ class _Option:
         if isinstance(value, dict) or value is None:
             raise node.error("expected a value")
         convert = self.action.type
+        if convert is _mode and not isinstance(value, str):
+            # YAML reads 0640 as the number 416, and 640 as another one.
+            raise node.error("put the mode in quotes, like '0640'")
         try:
             found = convert(str(value)) if callable(convert) else str(value)
         except (argparse.ArgumentTypeError, ValueError, ConfigError) as error:

@@ -81,6 +81,7 @@ class Runtime:
         scrape_interval_ns: int,
         expected_sources: frozenset[str] = frozenset(),
         cells: Cells | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.writer = writer
         self.bounds = bounds
@@ -93,6 +94,7 @@ class Runtime:
         self.on_change: Callable[[], None] = lambda: None
         self.plugin_live = False
         self._make_reader = make_reader
+        self._clock = clock
         self._scrape_interval_ns = scrape_interval_ns
         self._silent_sources = set(expected_sources)
         self._inherited = True
@@ -171,8 +173,7 @@ class Runtime:
         self._refused &= wanted.keys()
         self.cold.set_pools(self._merged.pools)
         self._place(wanted)
-        if self._inherited and not self._silent_sources:
-            self._drop_inherited()
+        if self._inherited and not self._silent_sources and self._drop_inherited():
             again, self._refused = self._refused, set()
             self._place({key: wanted[key] for key in again})
         refused = len(self._refused)
@@ -185,7 +186,7 @@ class Runtime:
 
     def _place(self, wanted: Mapping[str, EndpointSpec]) -> None:
         """Give each endpoint its row and its reader, and write what its source says of it."""
-        now_ns = time.monotonic_ns()
+        now_ns = self._clock()
         table = self.writer.endpoints
         for key, spec in wanted.items():
             row = self.rows.get(key)
@@ -200,7 +201,7 @@ class Runtime:
             self.view.apply(row, table)
             self._latch(row, now_ns)
 
-    def _drop_inherited(self) -> None:
+    def _drop_inherited(self) -> int:
         self._inherited = False
         dropped = self.writer.drop_inherited()
         self.cold.drop_inherited()
@@ -209,6 +210,7 @@ class Runtime:
             self.writer.endpoints.set(row.row, "pools", self.cold.pool_word(row.spec.pools))
         if dropped:
             event(_logger, "info", "endpoints of the previous run are gone", count=dropped)
+        return dropped
 
     def _add(self, spec: EndpointSpec) -> EndpointRow | None:
         index = self.writer.add_endpoint(spec.key)
@@ -272,7 +274,7 @@ class Runtime:
         row = self._current(spec)
         if row is None:
             return
-        now_ns = time.monotonic_ns()
+        now_ns = self._clock()
         row.scraped(now_ns, elapsed_ns)
         reader = self._readers[spec.key][0]
         row.interval_ns = reader.interval_ns
@@ -289,7 +291,7 @@ class Runtime:
         row = self._current(spec)
         if row is None:
             return
-        now_ns = time.monotonic_ns()
+        now_ns = self._clock()
         row.failed(error, now_ns)
         self._latch(row, now_ns)
         self._touch()

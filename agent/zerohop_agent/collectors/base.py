@@ -105,11 +105,17 @@ class CollectorDriver:
     """Runs every collector in a task of its own: one that fails or hangs leaves the others as they are."""
 
     def __init__(
-        self, collectors: Iterable[Collector], view: SnapshotView, *, deadline_intervals: float = 10.0
+        self,
+        collectors: Iterable[Collector],
+        view: SnapshotView,
+        *,
+        deadline_intervals: float = 10.0,
+        shortest_deadline_s: float = 5.0,
     ) -> None:
         self.collectors = tuple(collectors)
         self._view = view
         self._deadline_intervals = deadline_intervals
+        self._shortest_deadline_s = shortest_deadline_s
         self.stats = {collector.name: CollectorStats(collector.name) for collector in self.collectors}
 
     async def run(self) -> None:
@@ -136,7 +142,7 @@ class CollectorDriver:
 
     async def _update(self, collector: Collector) -> None:
         stats = self.stats[collector.name]
-        deadline_s = max(5.0, collector.interval_ns / 1e9 * self._deadline_intervals)
+        deadline_s = max(self._shortest_deadline_s, collector.interval_ns / 1e9 * self._deadline_intervals)
         started_ns = time.monotonic_ns()
         error = ""
         has_data = True
