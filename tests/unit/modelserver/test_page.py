@@ -63,7 +63,7 @@ class TestLines:
             "# vllm:num_requests_waiting 7",
             "# TYPE vllm:num_requests_waiting gauge",
             'vllm:num_requests_waiting{engine="0 7',
-            'vllm:num_requests_waiting{engine=0} 7',
+            "vllm:num_requests_waiting{engine=0} 7",
             "vllm:num_requests_waiting",
             "vllm:num_requests_waiting{}",
             '{"vllm:num_requests_waiting"} 7',
@@ -75,8 +75,8 @@ class TestLines:
 
     @pytest.mark.parametrize("value", NAN_LIKE + SENTINELS)
     def test_a_value_that_means_nothing_is_unknown_and_spoils_nothing_else(self, value: str) -> None:
-        signals = read(f"vllm:num_requests_waiting {value}\nvllm:num_requests_running 2\nvllm:kv_cache_usage_perc
-        0.5\n")
+        page = "vllm:num_requests_waiting {}\nvllm:num_requests_running 2\nvllm:kv_cache_usage_perc 0.5\n"
+        signals = read(page.format(value))
         assert (signals.waiting, signals.running, signals.kv_cache_usage) == (None, 2, 0.5)
 
     @pytest.mark.parametrize(("value", "usage"), [("0", 0), ("1", 1), ("1.02", 1), ("1.2", None), ("87.6", None)])
@@ -87,16 +87,14 @@ class TestLines:
         assert read("vllm:prompt_tokens_total 9007199254740993\n").prompt_tokens == 9007199254740992
 
     def test_crlf_pages(self) -> None:
-        page = "# TYPE a gauge\r\nvllm:num_requests_waiting 3\r\nvllm:num_requests_running{a=\"b\"} 4\r\n"
+        page = '# TYPE a gauge\r\nvllm:num_requests_waiting 3\r\nvllm:num_requests_running{a="b"} 4\r\n'
         signals = read(page)
         assert (signals.waiting, signals.running) == (3, 4)
 
     def test_repeated_help_blocks_and_interleaved_families(self) -> None:
         page = (
-            '# HELP w x\n# TYPE w gauge\nvllm:num_requests_waiting{engine="0"}
-            1\nvllm:num_requests_running{engine="1"} 5\n'
-            '# HELP w x\n# TYPE w gauge\nvllm:num_requests_waiting{engine="1"}
-            2\nvllm:num_requests_running{engine="0"} 4\n'
+            '# TYPE w gauge\nvllm:num_requests_waiting{engine="0"} 1\nvllm:num_requests_running{engine="1"} 5\n'
+            '# TYPE w gauge\nvllm:num_requests_waiting{engine="1"} 2\nvllm:num_requests_running{engine="0"} 4\n'
         )
         signals = read(page)
         assert (signals.waiting, signals.running) == (3, 9)
@@ -238,8 +236,9 @@ class TestEngines:
 
     def test_tensor_parallel_ranks_repeat_what_one_says(self) -> None:
         page = "".join(
-            f'sglang:num_running_reqs{{dp_rank="{dp}",tp_rank="{tp}"}} {10 + dp}\n' for dp in range(2) for tp in
-            range(4)
+            f'sglang:num_running_reqs{{dp_rank="{dp}",tp_rank="{tp}"}} {10 + dp}\n'
+            for dp in range(2)
+            for tp in range(4)
         )
         assert read(page).running == 21
 
@@ -258,8 +257,8 @@ class TestEngines:
 
     def test_triton_computes_the_share_and_never_divides_by_zero(self) -> None:
         block = 'nv_trt_llm_kv_cache_block_metrics{{kv_cache_block_type="{}"}} {}\n'
-        assert read(block.format("used", 50) + block.format("max", 200) + block.format("fraction", 9)).kv_cache_usage
-        == 0.25
+        fraction = block.format("fraction", 9)
+        assert read(block.format("used", 50) + block.format("max", 200) + fraction).kv_cache_usage == 0.25
         assert read(block.format("used", 0) + block.format("max", 0)).kv_cache_usage is None
         assert read(block.format("used", 50)).kv_cache_usage is None
 
@@ -287,7 +286,7 @@ class TestAdapters:
         ]
         for order in (lines, lines[::-1], lines[1:] + lines[:1]):
             signals = read("".join(order))
-            assert (signals.lora_running, signals.lora_waiting) == ({"a", "c"}, frozenset())
+            assert (signals.lora_running, signals.lora_waiting) == (frozenset({"a", "c"}), frozenset())
             assert signals.lora_max == 4
 
     def test_an_empty_list_is_no_adapter_and_not_one_without_a_name(self) -> None:
@@ -295,17 +294,17 @@ class TestAdapters:
         assert (signals.lora_running, signals.lora_waiting) == (frozenset(), frozenset())
 
     def test_repeated_names_and_blanks(self) -> None:
-        assert read(self.LINE.format(2, "a,a, b,,", "a", 5)).lora_running == {"a", "b"}
+        assert read(self.LINE.format(2, "a,a, b,,", "a", 5)).lora_running == frozenset({"a", "b"})
 
     def test_the_older_spelling(self) -> None:
         page = 'vllm:lora_requests_info{max_lora="2",running_adapters="a",waiting_adapters="b"} 5\n'
         signals = read(page)
-        assert (signals.lora_running, signals.lora_waiting) == ({"a"}, {"b"})
+        assert (signals.lora_running, signals.lora_waiting) == (frozenset({"a"}), frozenset({"b"}))
 
     @pytest.mark.parametrize("limit", ["0", "", "None", "-1", "nan", "many"])
     def test_a_limit_that_is_none(self, limit: str) -> None:
         signals = read(self.LINE.format(limit, "a", "a", 5))
-        assert (signals.lora_max, signals.lora_running) == (None, {"a"})
+        assert (signals.lora_max, signals.lora_running) == (None, frozenset({"a"}))
 
     def test_no_series_is_unknown_and_not_empty(self) -> None:
         assert read("vllm:num_requests_waiting 1\n").lora_running is None
@@ -321,18 +320,16 @@ class TestRepeatedReading:
     def test_new_series_and_moved_lines_are_seen_at_once(self) -> None:
         reader = PageReader()
         assert reader.read(b'vllm:num_requests_waiting{engine="0"} 3\n').waiting == 3
-        assert reader.read(b'vllm:num_requests_waiting{engine="0"} 3\nvllm:num_requests_waiting{engine="1"}
-        4\n').waiting == 7
-        assert reader.read(b'vllm:num_requests_waiting{engine="1"} 5\nvllm:num_requests_waiting{engine="0"}
-        6\n').waiting == 11
+        line = 'vllm:num_requests_waiting{{engine="{}"}} {}\n'
+        assert reader.read((line.format(0, 3) + line.format(1, 4)).encode()).waiting == 7
+        assert reader.read((line.format(1, 5) + line.format(0, 6)).encode()).waiting == 11
         assert reader.read(b'vllm:num_requests_waiting{engine="1",model_name="new"} 5\n').waiting == 5
 
     def test_values_of_any_length_keep_their_lines(self) -> None:
         reader = PageReader()
         for value in (0, 7, 123456789, 3, 1.5e300, 12):
-            page = f"other_metric {value}\nvllm:num_requests_waiting {value % 1000}\npython_x
-            {value}\nvllm:num_requests_running 2\n"
-            signals = reader.read(page.encode())
+            page = "other_metric {0}\nvllm:num_requests_waiting {1}\npython_x {0}\nvllm:num_requests_running 2\n"
+            signals = reader.read(page.format(value, value % 1000).encode())
             assert (signals.waiting, signals.running) == (value % 1000, 2)
 
     def test_a_series_in_the_place_of_another_line_is_seen_before_long(self) -> None:
