@@ -21,7 +21,14 @@ class Fleet:
         self._lock = threading.Lock()
         self.addresses = list(addresses)
         self._rows: list[int] = []
-        cold: dict[str, Any] = {"v": 1, "node": "test", "origins": ["test"], "adapters": [], "gpus": [], "endpoints": {}}
+        cold: dict[str, Any] = {
+            "v": 1,
+            "node": "test",
+            "origins": ["test"],
+            "adapters": [],
+            "gpus": [],
+            "endpoints": {},
+        }
         names = sorted({name for of_one in pools for name in of_one})
         cold["pools"] = [{"name": name, "objectives": [], "rewrites": [], "models": []} for name in names]
         for index, address in enumerate(addresses):

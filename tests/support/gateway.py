@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,13 +28,17 @@ class Envoy:
     def __init__(self, process: Process, admin: str) -> None:
         self.process = process
         self._admin = admin
+        eventually(lambda: self.admin("/ready").strip() == "LIVE", 20, what="Envoy live")
         listeners = json.loads(self.admin("/listeners?format=json"))["listener_statuses"]
         where = listeners[0]["local_address"]["socket_address"]
         self.host, self.port = where["address"], int(where["port_value"])
 
     def admin(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://{self._admin}{path}", timeout=5) as reply:
-            return str(reply.read(), "utf-8")
+        try:
+            with urllib.request.urlopen(f"http://{self._admin}{path}", timeout=5) as reply:
+                return str(reply.read(), "utf-8")
+        except urllib.error.HTTPError as error:
+            return str(error.read(), "utf-8")
 
     def stat(self, name: str) -> int:
         """Return the sum of all counters and gauges whose names end with `name`."""
@@ -158,6 +163,7 @@ class Backend:
         for writer in list(self._writers):
             writer.transport.abort()
         self._server = None
+        await eventually_async(lambda: not self._writers)
 
     @property
     def served(self) -> list[Received]:

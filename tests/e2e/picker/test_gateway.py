@@ -51,7 +51,12 @@ class Box:
     def start_envoy(self, manifest: str, workers: int = 2, **more: object) -> Envoy:
         sockets = [self.socket if index == 0 else f"{self.socket}.{index}" for index in range(workers)]
         return start_envoy(
-            self.run, self.folder, manifest, picker=sockets, servers=[s.address for s in self.servers], **more  # type: ignore[arg-type]
+            self.run,
+            self.folder,
+            manifest,
+            picker=sockets,
+            servers=[s.address for s in self.servers],
+            **more,  # type: ignore[arg-type]
         )
 
     @property
@@ -80,7 +85,9 @@ async def test_the_least_loaded_server_answers(run: Processes, folder: Path, man
             await ready(envoy, workers=2, servers=3)
             async with Client(envoy) as client:
                 for _ in range(10):
-                    reply = await client.post("/v1/chat/completions", CHAT, {"x-gateway-destination-endpoint": "1.2.3.4:5"})
+                    reply = await client.post(
+                        "/v1/chat/completions", CHAT, {"x-gateway-destination-endpoint": "1.2.3.4:5"}
+                    )
                     assert (reply.status, reply.server) == (200, "server-2")
                 assert (await client.get("/v1/models")).server == "server-2"
             assert box.served == [0, 0, 11]
@@ -254,6 +261,7 @@ async def test_an_empty_fleet_is_503_with_a_reason(run: Processes, folder: Path)
         with Fleet(folder / "empty", []):
             run.zerohop("picker", "--shm-dir", folder / "empty", "--listen", f"unix:{box.socket}")
             for manifest in MODES:
+
                 def without_health_checks(config: dict[str, object]) -> None:
                     clusters = config["static_resources"]["clusters"]  # type: ignore[index]
                     next(c for c in clusters if c["name"] == "picker").pop("health_checks")
@@ -263,7 +271,7 @@ async def test_an_empty_fleet_is_503_with_a_reason(run: Processes, folder: Path)
                     reply = await client.post("/v1/chat/completions", CHAT)
                 assert reply.status == 503
                 assert reply.headers["x-llm-d-request-dropped-reason"] == "rejected-no-endpoints"
-                assert json.loads(reply.body)["error"]["code"] == 503
+                assert json.loads(reply.body)["error"]["code"] == "rejected-no-endpoints"
 
 
 def _children(pid: int) -> list[int]:
