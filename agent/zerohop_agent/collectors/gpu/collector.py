@@ -208,7 +208,6 @@ class GpuCollector:
         if not readable:
             for row in self._rows:
                 row.reading = None
-                row.missing = False
         if self._boards_changed:
             self._boards_changed = False
             view.set_gpus([row.board.as_map() for row in self._rows[: self._capacity]])
