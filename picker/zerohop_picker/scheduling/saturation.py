@@ -1,8 +1,8 @@
 """When a pool is full: detectors return a saturation (1 = full), and say which endpoints are.
 
 The values are the corrected ones: waiting with the picks since, age-checked. An endpoint whose gauges are unknown counts
-as full, as in the field, but an age becomes "unknown" only past the snapshot's own bounds or ``metricsStalenessThreshold``,
-whichever is later: with values that a local agent reads, 200 ms of silence is a slow scrape and not a full pool.
+as full, as in the field. So does one whose gauges are older than ``metricsStalenessThreshold``, but never before three
+of its scrape intervals have passed: a slowly read endpoint is not a full one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 
 from zerohop_picker.scheduling.plugin import Parameter, PluginType
 from zerohop_picker.scheduling.request import Request
+from zerohop_picker.state.ages import FRESH_INTERVALS
 from zerohop_picker.state.endpoints import Endpoints
 from zerohop_picker.state.view import Floats, Mask
 from zerohop_process.strict import duration, integer, number, one_of, within
@@ -31,7 +32,11 @@ class Utilization:
         """Return each candidate's saturation, 0 and up."""
         queue = endpoints.waiting / self.queue_depth_threshold
         cache = endpoints.kv_cache_usage / self.kv_cache_util_threshold
-        return np.nan_to_num(np.fmax(queue, cache), nan=1.0)
+        saturation: Floats = np.nan_to_num(np.fmax(queue, cache), nan=1.0)
+        interval = np.fmax(endpoints.raw("scrape_interval_s"), 0.0)
+        bound = np.maximum(interval * FRESH_INTERVALS, self.metrics_staleness_threshold * 1e-9)
+        old = np.nan_to_num(endpoints.age_s(), nan=np.inf) > bound
+        return np.where(old, np.maximum(saturation, 1.0), saturation)
 
     def pool(self, endpoints: Endpoints) -> float:
         """Return the saturation of all candidates together; 1 or more is full."""

@@ -230,6 +230,8 @@ class StandardScheduler:
         endpoints = self._candidates.of(view, bit, wanted, now_ns)
         if not len(endpoints):
             return Refusal(503, NO_ENDPOINTS, "failed to find endpoint candidates for serving the request")
+        if endpoints.doubtful:
+            self.measures.degraded.increment()
         return view, endpoints
 
     def _decide(

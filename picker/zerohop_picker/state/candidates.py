@@ -20,9 +20,9 @@ _AGES_HOLD_NS: Final = 5_000_000
 class Candidates:
     """Finds candidates by pool and subset.
 
-    First the usable ones. Where there is none, stale or stuck ones: then their gauges are unknown, and the order comes
-    from what this node has in flight there. Where there is none of these, endpoints whose metrics cannot be read but
-    that may well serve. Drained and sleeping endpoints, and those where nobody listens, are never candidates.
+    First the usable ones. Where there is none, stale or stuck ones. Where there is none of these, endpoints whose metrics
+    cannot be read but that may well serve. What is unknown of all of them makes them equal, so they are drawn at random.
+    Drained and sleeping endpoints, and those where nobody listens, are never candidates.
     """
 
     def __init__(self, loads: Loads) -> None:
@@ -31,8 +31,6 @@ class Candidates:
         self._view: View | None = None
         self._found: dict[tuple[int | None, tuple[str, ...] | None], Endpoints] = {}
         self._aged_ns = 0
-        #: Decisions that had to take doubtful endpoints; exported.
-        self.degraded = 0
 
     def of(self, view: View, bit: int | None, subset: tuple[str, ...] | None, now_ns: int) -> Endpoints:
         """Return the candidates, possibly none."""
@@ -49,20 +47,20 @@ class Candidates:
         if found is None:
             if len(self._found) > _SUBSETS_KEPT:
                 self._found.clear()
-            found = self._found[key] = Endpoints(view, self._loads, self._rows(view, bit, subset), now_ns)
+            rows, doubtful = self._rows(view, bit, subset)
+            found = self._found[key] = Endpoints(view, self._loads, rows, now_ns, doubtful=doubtful)
         return found
 
-    def _rows(self, view: View, bit: int | None, subset: tuple[str, ...] | None) -> Rows:
+    def _rows(self, view: View, bit: int | None, subset: tuple[str, ...] | None) -> tuple[Rows, bool]:
         allowed = None if subset is None else _rows_of(view, subset)
         rows = _within(view.membership.usable(bit), allowed)
         if len(rows):
-            return rows
+            return rows, False
         for doubtful in view.membership.doubtful(bit):
             rows = _within(doubtful, allowed)
             if len(rows):
-                self.degraded += 1
                 break
-        return rows
+        return rows, True
 
 
 def _rows_of(view: View, entries: tuple[str, ...]) -> list[int]:

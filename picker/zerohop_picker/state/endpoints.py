@@ -28,10 +28,12 @@ def absent(labels: Objects) -> Mask:
 class Endpoints:
     """Some endpoints of one view: ``rows`` are their rows in the snapshot's table, in ascending order."""
 
-    __slots__ = ("_at", "_fixed", "_moving", "_now_ns", "_trust", "_version", "loads", "rows", "view")
+    __slots__ = ("_at", "_fixed", "_moving", "_now_ns", "_trust", "_version", "doubtful", "loads", "rows", "view")
 
-    def __init__(self, view: View, loads: Loads, rows: Rows, now_ns: int) -> None:
+    def __init__(self, view: View, loads: Loads, rows: Rows, now_ns: int, *, doubtful: bool = False) -> None:
         """Choose ``rows`` of ``view``; ages are those at ``now_ns``."""
+        #: Whether these are candidates only because no usable endpoint is left.
+        self.doubtful = doubtful
         self.view = view
         self.loads = loads
         self.rows = rows
