@@ -35,6 +35,8 @@ class PageReader:
         self._vocabulary: Vocabulary | None = None
         self._plan: Plan | None = None
         self._reads_left = 0
+        #: how often a page had other series than the one before
+        self.surveys = 0
         #: True when the last page shows a server of several processes
         self.multi_process = False
 
@@ -71,6 +73,7 @@ class PageReader:
     def _survey(self, page: bytes, lines: list[bytes]) -> Signals:
         self._vocabulary = vocabulary = self._find_vocabulary(page, lines)
         self._plan = plan = survey(lines, vocabulary)
+        self.surveys += 1
         self._reads_left = SURVEY_EVERY
         self.multi_process = plan.multi_process or (
             vocabulary.mapping.name in _MULTI_PROCESS_ENGINES

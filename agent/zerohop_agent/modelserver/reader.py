@@ -70,6 +70,8 @@ class ModelServerReader:
         self._models_due = asyncio.Event()
         self._process_start_s: float | None = None
         self._healthy = False
+        self._floor_ns = 0
+        self._surveys_checked = 0
         self._once = OncePerChange()
 
     @property
@@ -104,12 +106,12 @@ class ModelServerReader:
         client = self._client(self._spec.metrics_port or self._spec.address.port)
         try:
             # Endpoints that appear together must not be read in step for ever.
-            await asyncio.sleep(min(self._base_ns / 1e9, 0.05) * random.random())
+            due_ns = self._pacing.first_start_ns(time.monotonic_ns(), random.random())
             while True:
+                await asyncio.sleep((due_ns - time.monotonic_ns()) / 1e9)
                 started_ns = time.monotonic_ns()
                 await self._read_once(client)
-                elapsed_ns = time.monotonic_ns() - started_ns
-                await asyncio.sleep(self._pacing.delay_ns(elapsed_ns, random.random()) / 1e9)
+                due_ns = self._pacing.next_start_ns(started_ns, time.monotonic_ns(), random.random())
         finally:
             client.close()
 
@@ -119,8 +121,9 @@ class ModelServerReader:
                 known = ", ".join(self._settings.mappings)
                 text = f"no engine is called {self._spec.engine!r}; known are {known}"
                 raise SourceError(UnhealthyReason.ENGINE_UNKNOWN, text)
-            timeout_s = max(self._settings.timeout_ns / 1e9, self._floor_ns() / 1e9)
-            fetched = await client.get(self._path, accept=METRICS_ACCEPT, timeout_s=timeout_s)
+            # A server that may be asked only seldom may also take its time.
+            timeout_ns = max(self._settings.timeout_ns, self._floor_ns)
+            fetched = await client.get(self._path, accept=METRICS_ACCEPT, timeout_s=timeout_ns / 1e9)
             response = fetched.response
             if response.status != 200:
                 advice = advice_on_failure(self._path, response.status, b"")
@@ -152,7 +155,11 @@ class ModelServerReader:
 
     def _succeeded(self, signals: Signals, elapsed_ns: int) -> None:
         self._pacing.succeeded(elapsed_ns)
-        self._pacing.set_floor(self._floor_ns())
+        if self._page.surveys != self._surveys_checked:
+            self._surveys_checked = self._page.surveys
+            self._floor_ns = self._find_floor_ns()
+            self._pacing.set_floor(self._floor_ns)
+            self._check_page(signals)
         if self._once.changed("health", None):
             event(_logger, "info", "reading the endpoint works", endpoint=self._spec.address, engine=self.engine)
         restarted = signals.process_start_s != self._process_start_s
@@ -160,9 +167,8 @@ class ModelServerReader:
             self._models_due.set()
         self._process_start_s = signals.process_start_s
         self._healthy = True
-        self._check_page(signals)
 
-    def _floor_ns(self) -> int:
+    def _find_floor_ns(self) -> int:
         """Return the shortest interval that this server bears, unless its endpoint insists on another."""
         if self._spec.scrape_interval_ns is not None:
             return 0
@@ -180,14 +186,11 @@ class ModelServerReader:
         mapping = self._page.engine
         if mapping is None:
             return
-        found = findings(
+        for finding in findings(
             mapping, signals,
-            interval_ns=max(self._base_ns, self._floor_ns()), asked_ns=self._base_ns,
+            interval_ns=max(self._base_ns, self._floor_ns), asked_ns=self._base_ns,
             stale_after_ns=self._settings.stale_after_ns,
-        )  # fmt: skip
-        if not self._once.changed("page", (mapping.name, self._page.names, self._page.multi_process)):
-            return
-        for finding in found:
+        ):  # fmt: skip
             if self._once.changed(finding, True):
                 event(_logger, "warning", finding, endpoint=self._spec.address, engine=mapping.name)
 

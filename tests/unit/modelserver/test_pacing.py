@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zerohop_agent.modelserver.pacing import Pacing
+from zerohop_agent.modelserver.pacing import GRID_NS, Pacing
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -66,12 +66,24 @@ def test_a_floor_holds_and_goes() -> None:
     assert pacing.interval_ns == 50 * MS
 
 
-def test_readings_are_spread_around_the_interval() -> None:
+def test_readings_meet_on_a_grid_and_keep_their_interval() -> None:
     pacing = make()
-    waits = [pacing.delay_ns(0, step / 100) for step in range(100)]
-    assert min(waits) >= 47 * MS
-    assert max(waits) <= 53 * MS
+    start = 1_000_000_007
+    times = [pacing.first_start_ns(start, step / 100) for step in range(100)]
+    assert {time % GRID_NS for time in times} == {0}
+    assert len(set(times)) == 2
+    assert all(start < time <= start + 50 * MS for time in times)
+    for late in (0, 3 * MS, -2 * MS):
+        assert pacing.next_start_ns(1000 * MS + late, 1010 * MS, 0.9) == 1050 * MS
+    # a reading that took longer than the interval is followed by the next slot
+    assert pacing.next_start_ns(1000 * MS, 1051 * MS, 0.5) == 1075 * MS
+    assert pacing.next_start_ns(1000 * MS, 1075 * MS, 0.5) == 1100 * MS
+
+
+def test_short_intervals_keep_their_own_time() -> None:
+    pacing = Pacing(10 * MS, 5 * S, S)
+    waits = [pacing.next_start_ns(0, 0, step / 100) for step in range(100)]
+    assert 9 * MS < min(waits) < max(waits) < 11 * MS
     assert len(set(waits)) == 100
-    assert abs(sum(waits) / 100 - 50 * MS) < MS
-    assert pacing.delay_ns(20 * MS, 0.5) == 30 * MS
-    assert pacing.delay_ns(200 * MS, 0.5) == 0
+    assert pacing.next_start_ns(0, 30 * MS, 0.5) == 30 * MS
+    assert 0 <= pacing.first_start_ns(0, 0.99) < 10 * MS
