@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 import zlib
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from socket import AF_INET6
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -43,8 +44,11 @@ class MetricsServer:
             raise ConfigError(
                 f"--metrics-address: cannot listen on {where} ({reason}); choose another, or 'off'"
             ) from None
+        wildcard = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+        self._knock_host = wildcard.get(where.host, where.host)
         self.address = Address(where.host, int(self._server.server_address[1]))
-        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        # The thread wakes for requests alone; `close` knocks at the door.
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(3600,), name="metrics", daemon=True)
 
     def start(self) -> None:
         """Answer requests until `close`."""
@@ -53,7 +57,12 @@ class MetricsServer:
     def close(self) -> None:
         """Stop answering. Requests in progress are cut off with the process."""
         if self._thread.is_alive():
-            self._server.shutdown()
+            stopping = threading.Thread(target=self._server.shutdown, name="metrics-stop", daemon=True)
+            stopping.start()
+            while stopping.is_alive():
+                with contextlib.suppress(OSError):
+                    socket.create_connection((self._knock_host, self.address.port), timeout=1.0).close()
+                stopping.join(0.01)
         self._server.server_close()
 
     def page(self) -> bytes:
@@ -118,7 +127,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Server6(_Server):
-    address_family = AF_INET6
+    address_family = socket.AF_INET6
 
 
 def _server_class(where: Address) -> type[_Server]:
