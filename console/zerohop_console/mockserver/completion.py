@@ -77,7 +77,7 @@ def read_completion(path: str, body: bytes) -> Completion:
     prompt = value.get("messages" if chat else "prompt")
     if not prompt or not isinstance(prompt, list if chat else (str, list)):
         raise BadRequest("messages must be a list that is not empty" if chat else "prompt is missing")
-    text, tokens = _prompt(prompt)
+    text, tokens = _prompt(prompt, token_ids=not chat)
     limit = value.get("max_completion_tokens", value.get("max_tokens"))
     limit = _DEFAULT_MAX_TOKENS if limit is None else limit
     if not isinstance(limit, int) or limit < 1:
@@ -87,9 +87,9 @@ def read_completion(path: str, body: bytes) -> Completion:
     return Completion(chat, model, text, tokens, limit, bool(value.get("stream")), include_usage)
 
 
-def _prompt(prompt: list[Any] | str) -> tuple[bytes, int]:
+def _prompt(prompt: list[Any] | str, *, token_ids: bool) -> tuple[bytes, int]:
     """Return the prompt as bytes and its number of tokens."""
-    if isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
+    if token_ids and isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
         return b"".join(b"%4d" % (token % 10_000) for token in prompt), len(prompt)
     text = prompt if isinstance(prompt, str) else "".join(_text(part) for part in prompt)
     raw = text.encode()

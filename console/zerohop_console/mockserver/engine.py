@@ -119,7 +119,8 @@ class Engine:
         budget = self.settings.max_num_batched_tokens
         chunks: list[tuple[EngineRequest, int]] = []
         for request in list(self._running):
-            if request.ended or not self._grow(request):
+            # A request before it in this loop may have preempted it.
+            if request not in self._running or not self._grow(request):
                 continue
             chunk = min(request.prompt_tokens - request.computed_tokens, budget)
             budget -= max(chunk, 1)
