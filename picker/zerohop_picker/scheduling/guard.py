@@ -45,7 +45,6 @@ class Watch:
     """The state of the timer: only one plugin runs at a time."""
 
     armed: bool = False
-    installed: bool = False
     health: dict[str, Health] = field(default_factory=dict)
 
     def of(self, name: str) -> Health:
@@ -79,9 +78,8 @@ class TimeLimited:
         self._budget_s = budget_ms / 1e3
         self._health = WATCH.of(name)
         self._on_main_thread = threading.current_thread() is threading.main_thread()
-        if self._on_main_thread and not WATCH.installed:
+        if self._on_main_thread and signal.getsignal(signal.SIGALRM) is not _alarm:
             signal.signal(signal.SIGALRM, _alarm)
-            WATCH.installed = True
         # A plugin that was just reloaded gets a new chance.
         self._health.strikes = 0
         self._health.rest_until_ns = 0

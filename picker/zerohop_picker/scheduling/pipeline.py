@@ -70,6 +70,10 @@ class Trace:
         self.entries.append({"plugin": plugin, "weight": weight, "values": shown})
 
 
+class PastDeadline(Exception):
+    """The time for this decision is over: the fallback answers."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Step:
     run: Callable[[Endpoints, Request], Any]
@@ -77,6 +81,8 @@ class _Step:
     type: str
     structural: bool
     weight: float = 1.0
+    #: A user's plugin, after which the request's deadline is looked at; ours take microseconds.
+    foreign: bool = False
 
 
 class CompiledProfile:
@@ -151,11 +157,12 @@ class CompiledProfile:
 
 def _step(plugin: Plugin, weight: float = 1.0) -> _Step:
     run = plugin.instance
-    if plugin.type.note == "user plugin":
+    foreign = plugin.type.note == "user plugin"
+    if foreign:
         function = getattr(run, "func", run)
         budget = float(getattr(function, "budget_ms", DEFAULT_BUDGET_MS))
         run = TimeLimited(run, plugin.name, plugin.kind, budget)
-    return _Step(run, plugin.name, plugin.type.type, plugin.type.structural, weight)
+    return _Step(run, plugin.name, plugin.type.type, plugin.type.structural, weight, foreign)
 
 
 def _call(step: _Step, endpoints: Endpoints, request: Request, point: str, observe: Observe | None) -> Any:
@@ -168,6 +175,8 @@ def _call(step: _Step, endpoints: Endpoints, request: Request, point: str, obser
         health.errors += 1
         health.last_error = f"{type(error).__name__}: {error}"
         return None
+    if step.foreign and 0 < request.llm.deadline_ns < time.monotonic_ns():
+        raise PastDeadline
     if observe is not None:
         observe(point, step.type, step.name, time.perf_counter() - started)
     return result

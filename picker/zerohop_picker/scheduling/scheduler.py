@@ -15,7 +15,7 @@ from zerohop_picker.request.model import LLMRequest
 from zerohop_picker.scheduling.config import PipelineConfig, load
 from zerohop_picker.scheduling.fallback import Fallback
 from zerohop_picker.scheduling.measures import Measures
-from zerohop_picker.scheduling.pipeline import Nothing, Outcome, Pipeline, Trace
+from zerohop_picker.scheduling.pipeline import Nothing, Outcome, PastDeadline, Pipeline, Trace
 from zerohop_picker.scheduling.profiles import Plan
 from zerohop_picker.scheduling.request import Request
 from zerohop_picker.scheduling_contract import Decision, Refusal
@@ -155,6 +155,8 @@ class StandardScheduler:
             decision = self._schedule(request, now_ns)
             self.measures.durations.observe(time.perf_counter() - started)
             return decision
+        except PastDeadline:
+            return self.fallback(request, now_ns)
         except Exception as error:
             self.measures.faults.increment()
             text = f"{type(error).__name__}: {error}"

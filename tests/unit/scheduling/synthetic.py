@@ -114,7 +114,13 @@ class Known(PrefixUse):
 
 
 def request(
-    candidates: Endpoints, *, matched: Sequence[int] = (), blocks: int = 0, seed: int = 1, priority: int = 0, **fields: Any
+    candidates: Endpoints,
+    *,
+    matched: Sequence[int] = (),
+    blocks: int = 0,
+    seed: int = 1,
+    priority: int = 0,
+    **fields: Any,
 ) -> Request:
     """A request whose prompt has ``blocks`` blocks, of which endpoint i has ``matched[i]``."""
     prefixes = Known(matched, blocks) if blocks else None

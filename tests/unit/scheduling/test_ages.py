@@ -15,7 +15,15 @@ SECOND = 1_000_000_000
 
 @pytest.mark.parametrize(
     ("age_ms", "expected"),
-    [(0, 0.0), (199, 0.0), (200, 0.0), (1100, 4.0), (1999, pytest.approx(8.0, abs=0.01)), (2000, math.nan), (60_000, math.nan)],
+    [
+        (0, 0.0),
+        (199, 0.0),
+        (200, 0.0),
+        (1100, 4.0),
+        (1999, pytest.approx(8.0, abs=0.01)),
+        (2000, math.nan),
+        (60_000, math.nan),
+    ],
 )
 def test_a_value_fades_towards_the_mean_of_the_fresh_ones_and_is_then_unknown(age_ms: int, expected: float) -> None:
     observed = [NOW_NS - age_ms * MS, NOW_NS, NOW_NS]
@@ -25,7 +33,9 @@ def test_a_value_fades_towards_the_mean_of_the_fresh_ones_and_is_then_unknown(ag
 
 
 def test_slowly_scraped_endpoints_have_wider_bounds() -> None:
-    made = endpoints(2, waiting=[3, 5], observed_ns=[NOW_NS - 2 * SECOND, NOW_NS - 31 * SECOND], scrape_interval_s=[1, 3])
+    made = endpoints(
+        2, waiting=[3, 5], observed_ns=[NOW_NS - 2 * SECOND, NOW_NS - 31 * SECOND], scrape_interval_s=[1, 3]
+    )
     assert list(made.column("waiting")) == pytest.approx([3, math.nan], nan_ok=True)
 
 

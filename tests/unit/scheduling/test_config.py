@@ -95,7 +95,14 @@ def test_what_the_agent_does_is_accepted() -> None:
 
 
 def test_prefix_settings_come_from_the_producer_or_the_scorer() -> None:
-    scorer = load(HEAD + "plugins:\n- type: prefix-cache-scorer\n  parameters: {autoTune: false, blockSizeTokens: 128}\n", "c.yaml")
+    scorer = load(
+        HEAD + "plugins:\n- type: prefix-cache-scorer\n  parameters: {autoTune: false, blockSizeTokens: 128}\n",
+        "c.yaml",
+    )
     assert (scorer.prefix.auto_tune, scorer.prefix.block_size_tokens) == (False, 128)
-    producer = load(HEAD + "plugins:\n- type: prefix-cache-scorer\n- type: approx-prefix-cache-producer\n  parameters: {maxPrefixBlocksToMatch: 9}\n", "c.yaml")
+    producer = load(
+        HEAD
+        + "plugins:\n- type: prefix-cache-scorer\n- type: approx-prefix-cache-producer\n  parameters: {maxPrefixBlocksToMatch: 9}\n",
+        "c.yaml",
+    )
     assert producer.prefix.max_blocks == 9

@@ -25,7 +25,14 @@ def gie_pods(world: World, *pods: tuple[float, float, str]) -> None:
         names = [name for name in running.split(",") if name]
         for name in names:
             bits |= 1 << adapters.setdefault(name, len(adapters))
-        world.add(f"pod-{index}", waiting=waiting, kv_cache_usage=usage, lora_running_0=bits, lora_max=4.0, lora_count=len(names))
+        world.add(
+            f"pod-{index}",
+            waiting=waiting,
+            kv_cache_usage=usage,
+            lora_running_0=bits,
+            lora_max=4.0,
+            lora_count=len(names),
+        )
     world.cold["adapters"] = list(adapters)
     world.publish()
 
@@ -81,7 +88,9 @@ def test_shedding_tells_its_reason(world: World, model: str, state: str) -> None
         queue = 9.0 if state == "saturated" else 0.0
         world.add("a", waiting=queue)
         world.add("b", waiting=queue + 1)
-    world.cold["pools"] = [{"name": "default/pool", "models": [{"name": "x", "modelName": "cheap", "criticality": "Sheddable"}]}]
+    world.cold["pools"] = [
+        {"name": "default/pool", "models": [{"name": "x", "modelName": "cheap", "criticality": "Sheddable"}]}
+    ]
     for row in world.rows.values():
         world.writer.endpoints.set(row, "pools", 1)
     world.publish()

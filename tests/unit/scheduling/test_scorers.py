@@ -66,7 +66,9 @@ def test_formula(type_name: str, parameters: str, candidates: dict[str, Any], ex
     [("", [1, 0.5, 0]), ("matchLengthWeight: 0.5\nmatchLengthScaleTokens: 1024", [1, 0.5, 0]),
      ("matchLengthWeight: 1\nmatchLengthScaleTokens: 2048", [0.25, 0.0625, 0])],
 )  # fmt: skip
-def test_prefix_score_is_the_ratio_and_by_choice_the_square_of_the_length(parameters: str, expected: list[float]) -> None:
+def test_prefix_score_is_the_ratio_and_by_choice_the_square_of_the_length(
+    parameters: str, expected: list[float]
+) -> None:
     made = endpoints(3)
     asked = request(made, matched=[4, 2, 0], blocks=4)
     scores = build("prefix-cache-scorer", parameters)(made, asked)
@@ -88,13 +90,20 @@ LORA = {"adapters": ["a", "b"]}
 )
 def test_lora_affinity(model: str, expected: list[float]) -> None:
     made = endpoints(
-        4, LORA, lora_running_0=[1, 0, 0, 2], lora_waiting_0=[0, 1, 0, 0], lora_max=[2, 1, 2, 1], lora_count=[1, 1, 0, 1]
+        4,
+        LORA,
+        lora_running_0=[1, 0, 0, 2],
+        lora_waiting_0=[0, 1, 0, 0],
+        lora_max=[2, 1, 2, 1],
+        lora_count=[1, 1, 0, 1],
     )
     assert list(build("lora-affinity-scorer")(made, request(made, model=model))) == near(expected)
 
 
 def test_lora_affinity_has_no_opinion_on_a_base_model_and_none_without_lora() -> None:
-    made = endpoints(2, {"endpoints": {0: {"models": ["base"]}, 1: {"models": ["base"]}}}, lora_max=[1, None], lora_count=[1, None])
+    made = endpoints(
+        2, {"endpoints": {0: {"models": ["base"]}, 1: {"models": ["base"]}}}, lora_max=[1, None], lora_count=[1, None]
+    )
     assert np.isnan(build("lora-affinity-scorer")(made, request(made, model="base"))).all()
     assert list(build("lora-affinity-scorer")(made, request(made, model="x"))) == near([0.0, NAN])
 
@@ -179,7 +188,9 @@ def scored(type_name: str, pool: dict[str, list[Any]], order: Sequence[int] | No
 @pytest.mark.parametrize("type_name", SCORERS)
 @settings(max_examples=25, deadline=None)
 @given(pool=pools(), data=st.data())
-def test_scores_lie_in_range_and_follow_their_endpoint(type_name: str, pool: dict[str, list[Any]], data: st.DataObject) -> None:
+def test_scores_lie_in_range_and_follow_their_endpoint(
+    type_name: str, pool: dict[str, list[Any]], data: st.DataObject
+) -> None:
     scores = scored(type_name, pool)
     assert len(scores) == len(pool["waiting"])
     assert all(math.isnan(score) or 0.0 <= score <= 1.0 for score in scores)
