@@ -16,7 +16,13 @@ from zerohop_agent.collectors.gpu.settings import GpuSettings
 #: nvmlReturn_t values that mean "there is nothing to read here", not "something is wrong".
 LIBRARY_NOT_FOUND = 12
 DRIVER_NOT_LOADED = 9
+VERSION_MISMATCH = 18
 UNKNOWN = 999
+
+_TEXTS = {
+    VERSION_MISMATCH: "the driver was replaced under its library; pods with the old one must be made anew",
+    UNKNOWN: "NVML: Unknown Error; a container may have lost its access to the devices",
+}
 
 _READ_BYTES = 1 << 16
 
@@ -147,7 +153,7 @@ class NvmlProcess:
         elif code == DRIVER_NOT_LOADED:
             self._failed(ChildState.ABSENT, "the NVIDIA driver is not loaded", now_ns)
         else:
-            self._failed(ChildState.FAILED, f"NVML: {text}", now_ns)
+            self._failed(ChildState.FAILED, _TEXTS.get(code, f"NVML: {text}"), now_ns)
 
     def _failed(self, state: str, text: str, now_ns: int) -> None:
         self.state, self.text = state, text
