@@ -209,8 +209,9 @@ def _picker(sockets: Sequence[Path]) -> dict[str, Any]:
         "type": "STATIC",
         "connect_timeout": "0.25s",
         "lb_policy": "LEAST_REQUEST",
-        # No healthy worker means no pick and no waiting for one; a panic would try the dead ones.
-        "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
+        # No healthy worker means no pick and no waiting for one; a panic would try the dead ones. Envoy holds back the
+        # second of two health changes within a second unless told not to.
+        "common_lb_config": {"healthy_panic_threshold": {"value": 0}, "update_merge_window": "0s"},
         "circuit_breakers": _breakers(),
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
@@ -228,6 +229,20 @@ def _picker(sockets: Sequence[Path]) -> dict[str, Any]:
                 "grpc_health_check": {"service_name": "envoy.service.ext_proc.v3.ExternalProcessor"},
             }
         ],
+        # Between two checks: the first stream that a dead worker loses takes it out, and its retry goes to another one.
+        "outlier_detection": {
+            "split_external_local_origin_errors": True,
+            "consecutive_local_origin_failure": 1,
+            "enforcing_consecutive_local_origin_failure": 100,
+            "enforcing_local_origin_success_rate": 0,
+            "enforcing_consecutive_5xx": 0,
+            "enforcing_consecutive_gateway_failure": 0,
+            "enforcing_success_rate": 0,
+            "interval": "0.5s",
+            "base_ejection_time": "1s",
+            "max_ejection_time": "2s",
+            "max_ejection_percent": 100,
+        },
         "load_assignment": _assignment("picker", [{"pipe": {"path": str(path)}} for path in sockets]),
     }
 

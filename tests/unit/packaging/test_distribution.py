@@ -85,7 +85,7 @@ def test_snapshot_and_engine_need_the_standard_library_alone(bare: Path) -> None
 
 def test_the_command_needs_nothing_for_its_help_and_names_what_it_misses(bare: Path) -> None:
     def zerohop(*words: str) -> subprocess.CompletedProcess[str]:
-        program = [bare.parent / "zerohop", *words]
+        program = [str(bare.parent / "zerohop"), *words]
         return subprocess.run(program, capture_output=True, text=True, check=False, env=_environment())
 
     shown = zerohop("--help")
