@@ -14,7 +14,7 @@ from zerohop_process.errors import ConfigError
 from zerohop_snapshot import SnapshotError, SnapshotReader
 from zerohop_snapshot.prefix import FILE_NAME, WAYS, PrefixDirectory
 
-_SHAPE = struct.Struct("<QII")
+_SHAPE = struct.Struct("<QQII")
 _SHAPE_OFFSET = 128
 
 
@@ -57,7 +57,7 @@ def _open(shm_dir: Path) -> PrefixDirectory:
     try:
         with path.open("rb") as file:
             head = file.read(_SHAPE_OFFSET + _SHAPE.size)
-        _, sets, capacity = _SHAPE.unpack_from(head, _SHAPE_OFFSET)
+        _, sets, capacity, _ = _SHAPE.unpack_from(head, _SHAPE_OFFSET)
         inode = path.stat().st_ino
         if not (0 < sets < 1 << 32 and 0 < capacity < 1 << 20):
             raise struct.error

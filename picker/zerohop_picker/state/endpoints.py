@@ -7,16 +7,16 @@ entry per candidate, in the same order; unknown is NaN; nothing here may be writ
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from zerohop_picker.state.ages import DATED_BY, faded, trust
 from zerohop_picker.state.loads import Loads
+from zerohop_picker.state.membership import without_gaps
 from zerohop_picker.state.view import Column, Floats, Mask, Rows, View
 
-T = TypeVar("T")
 Objects = npt.NDArray[np.object_]
 
 
@@ -28,7 +28,20 @@ def absent(labels: Objects) -> Mask:
 class Endpoints:
     """Some endpoints of one view: ``rows`` are their rows in the snapshot's table, in ascending order."""
 
-    __slots__ = ("_at", "_fixed", "_moving", "_now_ns", "_trust", "_version", "doubtful", "loads", "rows", "view")
+    __slots__ = (
+        "_at",
+        "_fixed",
+        "_mask",
+        "_moving",
+        "_now_ns",
+        "_parent",
+        "_trust",
+        "_version",
+        "doubtful",
+        "loads",
+        "rows",
+        "view",
+    )
 
     def __init__(self, view: View, loads: Loads, rows: Rows, now_ns: int, *, doubtful: bool = False) -> None:
         """Choose ``rows`` of ``view``; ages are those at ``now_ns``."""
@@ -37,12 +50,11 @@ class Endpoints:
         self.view = view
         self.loads = loads
         self.rows = rows
-        # Rows without a gap are taken as a slice: a view instead of a gather, and half of the time.
-        size = len(rows)
-        self._at: Rows | slice = rows
-        if size and int(rows[-1]) - int(rows[0]) == size - 1:
-            self._at = slice(int(rows[0]), int(rows[-1]) + 1)
+        self._at = without_gaps(rows)
         self._now_ns = now_ns
+        # Of what these are a part, and which part: what is known of the whole need not be computed again.
+        self._parent: Endpoints | None = None
+        self._mask: Mask | None = None
         self._trust: dict[str, Floats | None] = {}
         #: What depends on the snapshot alone, and what moves with every pick.
         self._fixed: dict[object, Any] = {}
@@ -54,7 +66,9 @@ class Endpoints:
 
     def take(self, mask: Mask) -> Endpoints:
         """Return the candidates where ``mask`` holds."""
-        return Endpoints(self.view, self.loads, self.rows[mask], self._now_ns)
+        part = Endpoints(self.view, self.loads, self.rows[mask], self._now_ns, doubtful=self.doubtful)
+        part._parent, part._mask = self, mask
+        return part
 
     def at(self, now_ns: int) -> None:
         """Judge ages by ``now_ns`` from now on."""
@@ -75,14 +89,12 @@ class Endpoints:
 
     def column(self, name: str) -> Floats:
         """Return a snapshot column as float64; values past their age bound are NaN. Raises: KeyError if unknown."""
-        values = self._fixed.get(name)
-        if values is None:
-            values = self.view.raw(name)[self._at].astype(np.float64)
-            dated_by = DATED_BY.get(name)
-            if dated_by is not None:
-                values = faded(values, self.trust(dated_by))
-            self._fixed[name] = values
-        return values  # type: ignore[no-any-return]
+        return self.remember(name, lambda endpoints: endpoints._read(name))
+
+    def _read(self, name: str) -> Floats:
+        values: Floats = self.view.raw(name)[self._at].astype(np.float64)
+        dated_by = DATED_BY.get(name)
+        return values if dated_by is None else faded(values, self.trust(dated_by))
 
     def trust(self, dated_by: str = "observed_ns") -> Floats | None:
         """Return how far the values dated by a time column are trusted, 0..1; None = all of them fully."""
@@ -200,15 +212,17 @@ class Endpoints:
         waiting = self.raw(f"lora_waiting_{slot // 64}") & bit
         return running != 0, waiting != 0
 
-    def remember(self, key: object, make: Callable[[], T]) -> T:
-        """Return what is kept under ``key``, made by calling ``make()`` once for as long as this view is current.
+    def remember(self, key: object, make: Callable[[Endpoints], Floats]) -> Floats:
+        """Return the array that ``make(endpoints)`` gave, kept under ``key`` until the next snapshot.
 
-        For what depends on nothing but the snapshot; never for anything that reads a corrected load.
+        One entry per candidate, each from that candidate's own values: some of the candidates later take theirs from
+        it. Only for what depends on the snapshot alone; never for anything that reads a corrected load.
         """
-        kept = self._fixed.get(key)
+        kept: Floats | None = self._fixed.get(key)
         if kept is None:
-            kept = self._fixed[key] = make()
-        return kept  # type: ignore[no-any-return]
+            kept = make(self) if self._parent is None else self._parent.remember(key, make)[self._mask]
+            self._fixed[key] = kept
+        return kept
 
     def _corrected(self, name: str) -> Floats:
         moving = self._current()

@@ -123,7 +123,7 @@ class Loads:
         self._heads = [log.head for log in logs]
         self._floor_ns = max(0, now_ns - HORIZON_NS)
         observed = self._observed
-        oldest = max(int(observed.min(where=view.membership.used, initial=now_ns)), self._floor_ns)
+        oldest = max(int(observed[view.membership.used_rows].min(initial=now_ns)), self._floor_ns)
         if len(self.picks) == view.rows:
             self.picks.fill(0.0)
             self.picked_tokens.fill(0.0)

@@ -16,13 +16,15 @@ import numpy.typing as npt
 
 from zerohop_picker.request.model import LLMRequest
 from zerohop_picker.state.names import Names
-from zerohop_picker.state.view import Floats, View
+from zerohop_picker.state.view import View
 
 BYTES_PER_TOKEN: Final = 4
 #: Smallest block by default: 1 kB of text is a fraction of a millisecond of prefill, and 220 kB are 220 blocks.
 DEFAULT_BLOCK_BYTES: Final = 1024
 #: The field raises smaller settings to 64 tokens, too.
 SMALLEST_BLOCK_TOKENS: Final = 64
+#: Salts are often one per user: more than this many are not remembered.
+_DOMAINS_KEPT: Final = 1024
 
 
 class Directory(Protocol):
@@ -65,12 +67,13 @@ class PrefixSettings:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What the directory knew of one prompt: ``matched[row]`` leading blocks of ``blocks``."""
+    """What the directory knew of one prompt: ``matched[row]`` leading blocks of ``blocks``, ``longest`` at most."""
 
     hashes: npt.NDArray[np.uint64]
     blocks: int
     block_bytes: int
-    matched: Floats
+    matched: npt.NDArray[np.int32]
+    longest: int
 
 
 class PrefixUse:
@@ -80,7 +83,8 @@ class PrefixUse:
         """Use ``directory`` with ``settings``."""
         self._directory = directory
         self._settings = settings or PrefixSettings()
-        self._names: Names | None = None
+        self._names = Names({}, 0)
+        self._domains: dict[tuple[str | None, str | None], bytes] = {}
         self._block_bytes = DEFAULT_BLOCK_BYTES
         self._present: set[int] = set()
         #: Totals for the metrics: prompts looked up, blocks looked up, blocks that some endpoint had.
@@ -89,7 +93,7 @@ class PrefixUse:
     def configure(self, settings: PrefixSettings) -> None:
         """Use other settings from now on."""
         self._settings = settings
-        self._names = None
+        self._names = Names({}, 0)
 
     def look_up(self, llm: LLMRequest, model: str | None, view: View) -> Lookup | None:
         """Return what is known of the prompt of ``llm``; None when it has no full block."""
@@ -99,6 +103,7 @@ class PrefixUse:
         names = view.names
         if names is not self._names:
             self._names = names
+            self._domains.clear()
             self._block_bytes = self._settings.block_bytes(names)
             self._follow(view)
         size = self._block_bytes
@@ -107,15 +112,24 @@ class PrefixUse:
         limit = min(self._settings.max_blocks, max(1, self._settings.max_tokens * BYTES_PER_TOKEN // size))
         if len(text) > limit * size:
             text = text[: limit * size]
-        hashes = self._directory.hash_blocks(domain(model, names, llm.cache_salt), text, size)
-        found = self._directory.match(hashes)
-        matched = np.zeros(view.rows)
-        rows = min(len(found), view.rows)
-        matched[:rows] = found[:rows]
+        hashes = self._directory.hash_blocks(self._domain(model, llm.cache_salt), text, size)
+        matched = self._directory.match(hashes)
+        if len(matched) < view.rows:  # the table has grown beyond what the directory was made for
+            matched = np.pad(matched, (0, view.rows - len(matched)))
+        longest = int(matched.max())
         self.lookups += 1
         self.blocks_seen += len(hashes)
-        self.blocks_matched += int(matched.max(initial=0.0))
-        return Lookup(hashes, len(hashes), size, matched)
+        self.blocks_matched += longest
+        return Lookup(hashes, len(hashes), size, matched, longest)
+
+    def _domain(self, model: str | None, salt: str | None) -> bytes:
+        key = (model, salt)
+        found = self._domains.get(key)
+        if found is None:
+            if len(self._domains) >= _DOMAINS_KEPT:
+                self._domains.clear()
+            found = self._domains[key] = domain(model, self._names, salt)
+        return found
 
     def _follow(self, view: View) -> None:
         """Give rows that changed hands to their new endpoints, empty those of endpoints that left, and set capacities."""

@@ -52,17 +52,19 @@ def sticky_prefix(
     above the least loaded candidate: a warm cache is not worth a long queue. Where no load is known, stay.
     """
     lookup = request.prefix
-    if lookup is None:
+    if lookup is None or lookup.longest < affinity_threshold * lookup.blocks:
         return None
     sticky: Mask = endpoints.of_rows(lookup.matched) >= affinity_threshold * lookup.blocks
-    if not sticky.any():
-        return None
     requests = endpoints.requests
-    known = np.isfinite(requests)
-    warm = requests[known & sticky]
-    if len(warm) and warm.min() - requests[known].min() > max_extra_requests:
+    least = requests.min()
+    warm = requests[sticky]
+    if least != least:  # some are unknown: min() of an array with a NaN is NaN
+        warm = warm[np.isfinite(warm)]
+        known = requests[np.isfinite(requests)]
+        least = known.min() if len(known) else np.inf
+    if len(warm) and warm.min() - least > max_extra_requests:
         return None
-    return sticky
+    return sticky if sticky.any() else None
 
 
 def lora_affinity(endpoints: Endpoints, request: Request, *, threshold: float) -> Mask:

@@ -22,18 +22,18 @@ def lora_affinity(endpoints: Endpoints, request: Request) -> Floats:
     if found is None:
         if request.model is None or _is_base_model(endpoints, request.model):
             return np.full(len(endpoints), np.nan)
-        return endpoints.remember("room for an adapter", lambda: _room(endpoints) * 0.8)
+        return endpoints.remember("room for an adapter", _room)
     running, waiting = found
-    room = endpoints.remember("room for an adapter", lambda: _room(endpoints) * 0.8)
+    room = endpoints.remember("room for an adapter", _room)
     # fmax: a known 0.6 beats an unknown room.
     return np.where(running, 1.0, np.where(waiting, np.fmax(room, 0.6), room))
 
 
 def _room(endpoints: Endpoints) -> Floats:
-    """Return 1 where another adapter fits, 0 where none does, NaN where the endpoint says nothing of adapters."""
+    """Return 0.8 where another adapter fits, 0 where none does, NaN where the endpoint says nothing of adapters."""
     most = endpoints.column("lora_max")
     count = np.nan_to_num(endpoints.column("lora_count"), nan=0.0)
-    return np.where(np.isnan(most), np.nan, (count < most) * 1.0)
+    return np.where(np.isnan(most), np.nan, (count < most) * 0.8)
 
 
 def _is_base_model(endpoints: Endpoints, model: str) -> bool:

@@ -97,10 +97,11 @@ def gpu_headroom(endpoints: Endpoints, _request: Request) -> Floats:
 
     All equal: all the same value. Unknown where ``gpu_utilization`` is; an unknown slowdown counts as 1.
     """
-    return endpoints.remember(
-        "GPU headroom",
-        lambda: (1.0 - endpoints.column("gpu_utilization").clip(0.0, 1.0)) / np.fmax(endpoints.slowdown, 1.0),
-    )
+    return endpoints.remember("GPU headroom", _headroom)
+
+
+def _headroom(endpoints: Endpoints) -> Floats:
+    return (1.0 - endpoints.column("gpu_utilization").clip(0.0, 1.0)) / np.fmax(endpoints.slowdown, 1.0)
 
 
 TYPES = (

@@ -15,7 +15,11 @@ from zerohop_process.strict import boolean, integer, number, text, within
 
 def kv_cache_utilization(endpoints: Endpoints, _request: Request) -> Floats:
     """Return 1 - KV use (clamped to 0..1). All equal: all the same value. Unknown where ``kv_cache_usage`` is."""
-    return endpoints.remember("free KV", lambda: 1.0 - endpoints.kv_cache_usage.clip(0.0, 1.0))
+    return endpoints.remember("free KV", _free)
+
+
+def _free(endpoints: Endpoints) -> Floats:
+    return 1.0 - endpoints.kv_cache_usage.clip(0.0, 1.0)
 
 
 def prefix_cache(

@@ -68,18 +68,19 @@ def least_loaded(endpoints: Endpoints, _request: Request) -> Floats:
     counts as if each of its requests were two, the coming one included. All equal: all the same value. Unknown where
     ``waiting`` is; an unknown KV use counts as full, an unknown slowdown as none.
     """
-    fixed, slowdown = endpoints.remember("parts of least-loaded", lambda: _parts(endpoints))
-    scores: Floats = endpoints.picks + fixed if slowdown is None else endpoints.picks * slowdown + fixed
+    scores: Floats = endpoints.picks * endpoints.remember("slowdown factor", _factor)
+    scores += endpoints.remember("least-loaded, without picks", _without_picks)
     return np.reciprocal(scores, out=scores)
 
 
-def _parts(endpoints: Endpoints) -> tuple[Floats, Floats | None]:
-    """Return what the snapshot says of the load, and the factor for picks since (None: 1 everywhere)."""
-    # fmin takes the 1 where KV use is NaN; fmax likewise for the slowdown.
+def _factor(endpoints: Endpoints) -> Floats:
+    # fmax takes the 1 where the slowdown is NaN.
+    return np.fmax(endpoints.slowdown, 1.0)
+
+
+def _without_picks(endpoints: Endpoints) -> Floats:
     cache = np.fmax(np.fmin(endpoints.kv_cache_usage, 1.0), 0.0)
-    slowdown = np.fmax(endpoints.slowdown, 1.0)
-    fixed = (endpoints.column("waiting") + 1.0) * slowdown + cache * _KV_SHARE
-    return fixed, None if slowdown.max(initial=1.0) == 1.0 else slowdown
+    return (endpoints.column("waiting") + 1.0) * _factor(endpoints) + cache * _KV_SHARE
 
 
 TYPES = (
