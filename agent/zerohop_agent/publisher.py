@@ -9,7 +9,9 @@ from collections.abc import Callable
 from zerohop_snapshot.writer import SnapshotWriter
 
 #: A publish at least this often, so that a picker can tell an agent that has nothing to say from one that hangs.
-HEARTBEAT_NS = 20_000_000
+HEARTBEAT_NS = 50_000_000
+#: A change waits so long for its neighbours: readers wake together, and their answers come within a millisecond or two.
+COALESCE_NS = 2_000_000
 
 
 class Publisher:
@@ -33,6 +35,7 @@ class Publisher:
         self._polling = polling
         self.interval_ns = interval_ns
         self._heartbeat_ns = max(interval_ns, HEARTBEAT_NS)
+        self._coalesce_ns = min(interval_ns // 2, COALESCE_NS)
         self._timer: asyncio.TimerHandle | None = None
         self._due_ns = 0
         self._last_ns = 0
@@ -65,7 +68,7 @@ class Publisher:
         self._dirty = True
         if self._stopped:
             return
-        due_ns = self._last_ns + self.interval_ns
+        due_ns = max(self._last_ns + self.interval_ns, time.monotonic_ns() + self._coalesce_ns)
         if due_ns < self._due_ns:
             self._schedule(due_ns)
 

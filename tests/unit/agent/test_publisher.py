@@ -93,12 +93,12 @@ async def test_a_loop_that_hangs_is_not_alive(tmp_path: Path) -> None:
     writer = SnapshotWriter(tmp_path)
     publisher = Publisher(writer, lambda _: False, 5 * MS)
     publisher.start()
-    end = time.monotonic() + 0.05
+    end = time.monotonic() + 0.2
     while time.monotonic() < end:
         pass
-    assert not publisher.is_alive(within_ns=40 * MS)
-    await eventually_async(lambda: publisher.is_alive(within_ns=40 * MS))
-    assert publisher.take_lag_max() > 0.02
-    assert publisher.take_lag_max() < 0.02
+    assert not publisher.is_alive(within_ns=150 * MS)
+    await eventually_async(lambda: publisher.is_alive(within_ns=150 * MS))
+    assert publisher.take_lag_max() > 0.1
+    assert publisher.take_lag_max() < 0.1
     publisher.stop()
     writer.close()
