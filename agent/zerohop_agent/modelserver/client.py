@@ -68,6 +68,8 @@ class Client:
         fields = (("Host", str(address)), ("Accept-Encoding", "identity"), ("Connection", "keep-alive"), *headers)
         self._after_path = " HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in fields)
         self._connection: _Connection | None = None
+        #: connections opened so far
+        self.connections = 0
         #: where a path has moved to, as the server said
         self._moved: dict[str, str] = {}
 
@@ -122,6 +124,7 @@ class Client:
             if connection is None or not connection.usable:
                 connection, reused = await self._connect(deadline_s), False
                 self._connection = connection
+                self.connections += 1
             parser = ResponseParser(self._limit)
             requested_ns = time.monotonic_ns()
             try:
