@@ -11,6 +11,8 @@ from zerohop_picker.protocol import ExtProcStream, ProtocolCore
 
 NONE, STREAMED, BUFFERED, BUFFERED_PARTIAL, FULL_DUPLEX, GRPC = range(6)
 
+__all__ = ["CHAT", "DESTINATION", "Exchange", "envoy", "removed_headers", "set_headers"]
+
 DESTINATION = "x-gateway-destination-endpoint"
 CHAT = b'{"model":"llama-3","messages":[{"role":"user","content":"hello"}],"seed":9007199254740993,"temperature":1.0e0}'
 

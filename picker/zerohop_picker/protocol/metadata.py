@@ -76,6 +76,15 @@ def served_endpoint(metadata: pb.Metadata) -> str | None:
     return None if value is None else value.string_value or None
 
 
+def served_or_why_not(metadata: pb.Metadata) -> str:
+    """What the Gateway conformance suite wants to read: the endpoint that served, or which part of the report lacks."""
+    served = served_endpoint(metadata)
+    if served is not None:
+        return served
+    lacks = "destination endpoint served" if NAMESPACE in metadata.filter_metadata else "envoy lb"
+    return f"fail: missing {lacks} metadata"
+
+
 def _value(metadata: pb.Metadata, namespace: str, key: str) -> Value | None:
     spaces = metadata.filter_metadata
     if namespace not in spaces:

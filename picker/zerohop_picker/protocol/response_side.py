@@ -93,12 +93,13 @@ class ResponseSide:
 
     # Actions.
 
-    def _answer_response_headers(self, _: pb.ProcessingRequest) -> list[bytes]:
+    def _answer_response_headers(self, message: pb.ProcessingRequest) -> list[bytes]:
         mutation = b""
         if self._decision is not None:
             mutation = b"".join(replies.set_header(name, value) for name, value in self._decision.response_headers)
         if self._core.settings.conformance_headers:
-            mutation += replies.set_header(names.TEST_SERVED, (self.served or _NOT_SERVED).encode())
+            told = metadata.served_or_why_not(message.metadata_context)
+            mutation += replies.set_header(names.TEST_SERVED, told.encode())
         if not mutation:
             return [replies.EMPTY[replies.RESPONSE_HEADERS]]
         return [replies.headers_reply(replies.RESPONSE_HEADERS, mutation)]
@@ -126,7 +127,6 @@ _ROWS = {key: (getattr(ResponseSide, name), state) for key, (name, state) in RES
 
 #: Enough to see the last event whole when it is cut over two chunks, with the blank line after it.
 _TAIL_BYTES = 2 * len(_DONE_EVENT)
-_NOT_SERVED = "fail: missing destination endpoint served metadata"
 
 
 def _status_of(headers: pb.HeaderMap) -> str:
