@@ -26,7 +26,8 @@ from zerohop_agent.modelserver.plugin import ServerCells
 from zerohop_agent.modelserver.reader import ModelServerReader
 from zerohop_agent.modelserver.settings import ModelServerSettings
 from zerohop_agent.publisher import Publisher
-from zerohop_agent.runtime import OnFailure, OnSignals, Reader, Runtime
+from zerohop_agent.readers import OnFailure, OnSignals, Reader
+from zerohop_agent.runtime import Runtime
 from zerohop_process import log
 from zerohop_process.errors import ConfigError
 from zerohop_process.lifecycle import StopSignal, guarded, ready

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from zerohop_agent.adapters import AdapterTable
 from zerohop_agent.cold_map import ColdMap
@@ -13,59 +11,15 @@ from zerohop_agent.endpoints import EndpointSet, EndpointSpec
 from zerohop_agent.latches import Bounds, latch, stale_after_ns
 from zerohop_agent.merge import Merged, merge
 from zerohop_agent.node_view import NodeView
+from zerohop_agent.readers import Cells, MakeReader, Readers
 from zerohop_agent.rows import EndpointColumns, EndpointRow
 from zerohop_agent.signals import Signals, SourceError
-from zerohop_process.address import Address
 from zerohop_process.log import OncePerChange, event, get
 from zerohop_snapshot.errors import ColdTooLarge
 from zerohop_snapshot.layout import UnhealthyReason
 from zerohop_snapshot.writer import SnapshotWriter
 
 _logger = get("agent.runtime")
-#: A reader that ended by an error of ours starts again after this.
-_READER_RESTART_S = 1.0
-
-
-class Reader(Protocol):
-    """Reads one endpoint until cancelled."""
-
-    @property
-    def engine(self) -> str | None:
-        """The engine whose mapping is in use; None while unknown."""
-
-    @property
-    def interval_ns(self) -> int:
-        """The interval in use now, after any back-off."""
-
-    async def run(self) -> None:
-        """Read again and again."""
-
-
-OnSignals = Callable[[EndpointSpec, Signals, int, int], None]
-OnFailure = Callable[[EndpointSpec, SourceError], None]
-MakeReader = Callable[[EndpointSpec, OnSignals, OnFailure], Reader]
-
-
-class PluginReading(Protocol):
-    """What an engine wrote into its own cell."""
-
-    @property
-    def signals(self) -> Signals:
-        """Its state, ranks combined."""
-
-    @property
-    def observed_ns(self) -> int:
-        """Moment that the state is of."""
-
-
-class Cells(Protocol):
-    """The engines' cells on this node."""
-
-    def refresh(self, now_ns: int) -> None:
-        """Look for new and dead cells (seldom) and for new values."""
-
-    def reading(self, address: Address) -> PluginReading | None:
-        """The newest values for the server at `address`; None without a live cell."""
 
 
 class Runtime:
@@ -93,7 +47,6 @@ class Runtime:
         #: Called after each change that readers of the snapshot shall see soon.
         self.on_change: Callable[[], None] = lambda: None
         self.plugin_live = False
-        self._make_reader = make_reader
         self._clock = clock
         self._scrape_interval_ns = scrape_interval_ns
         self._silent_sources = set(expected_sources)
@@ -102,7 +55,7 @@ class Runtime:
         self._sets: dict[str, EndpointSet] = {}
         self._merged = Merged({}, ())
         self._refused: set[str] = set()
-        self._readers: dict[str, tuple[Reader, asyncio.Task[None]]] = {}
+        self._readers = Readers(make_reader, self._read, self._failed)
         self._cold_stale = True
         self._cold_version = (-1, -1)
         self._gpu_readings = -1
@@ -124,11 +77,7 @@ class Runtime:
 
     async def close(self) -> None:
         """Stop every reader."""
-        tasks = [task for _, task in self._readers.values()]
-        self._readers.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._readers.close()
 
     @property
     def refused_count(self) -> int:
@@ -221,7 +170,7 @@ class Runtime:
         row.interval_ns = spec.scrape_interval_ns or self._scrape_interval_ns
         self.rows[spec.key] = row
         event(_logger, "info", "endpoint added", address=spec.address, name=spec.name, row=index)
-        self._start_reader(row)
+        self._readers.start(spec)
         return row
 
     def _change(self, row: EndpointRow, spec: EndpointSpec) -> None:
@@ -232,38 +181,15 @@ class Runtime:
         if spec.address != before.address:
             row.forget()
         if not spec.same_reader(before):
-            self._stop_reader(spec.key)
-            self._start_reader(row)
+            self._readers.stop(spec.key)
+            self._readers.start(spec)
 
     def _remove(self, key: str) -> None:
         row = self.rows.pop(key)
-        self._stop_reader(key)
+        self._readers.stop(key)
         row.close()
         self.writer.remove_endpoint(key)
         event(_logger, "info", "endpoint removed", address=row.spec.address, name=row.spec.name)
-
-    def _start_reader(self, row: EndpointRow) -> None:
-        reader = self._make_reader(row.spec, self._read, self._failed)
-        task = asyncio.get_running_loop().create_task(self._follow(reader, row.spec), name=f"reader-{row.spec.address}")
-        self._readers[row.spec.key] = (reader, task)
-
-    def _stop_reader(self, key: str) -> None:
-        pair = self._readers.pop(key, None)
-        if pair is not None:
-            pair[1].cancel()
-
-    async def _follow(self, reader: Reader, spec: EndpointSpec) -> None:
-        while True:
-            try:
-                await reader.run()
-            except (
-                Exception
-            ) as failure:  # the second loop that may catch everything: one reader must not end the others
-                self._once.log(
-                    _logger, "error", ("reader", spec.key), repr(failure), "a reader failed; it starts again",
-                    address=spec.address, error=repr(failure),
-                )  # fmt: skip
-            await asyncio.sleep(_READER_RESTART_S)
 
     def _current(self, spec: EndpointSpec) -> EndpointRow | None:
         """The row for a reader's call; None when the endpoint has gone or moved since the request was sent."""
@@ -276,7 +202,7 @@ class Runtime:
             return
         now_ns = self._clock()
         row.scraped(now_ns, elapsed_ns)
-        reader = self._readers[spec.key][0]
+        reader = self._readers.of(spec.key)
         row.interval_ns = reader.interval_ns
         if reader.engine != row.engine:
             row.engine = reader.engine

@@ -11,7 +11,8 @@ import pytest
 
 from zerohop_agent.endpoints import EndpointSet, EndpointSpec
 from zerohop_agent.latches import Bounds
-from zerohop_agent.runtime import OnFailure, OnSignals, Runtime
+from zerohop_agent.readers import OnFailure, OnSignals
+from zerohop_agent.runtime import Runtime
 from zerohop_agent.signals import Signals, SourceError
 from zerohop_process.address import Address
 from zerohop_snapshot.layout import Flag, UnhealthyReason, reason_bytes
