@@ -94,8 +94,9 @@ class EngineMapping:
     fields: Mapping[str, tuple[Source, ...]]
     replica_labels: frozenset[str] = frozenset({"pid"})
     breakdown_labels: frozenset[str] = frozenset()
-    #: label of a 0/1 "awake" gauge reads as sleeping when 0
     metrics_path: str = "/metrics"
+    #: the server may print chosen metrics only, when asked with `name[]` at the path with a slash after it
+    narrowable: bool = False
     #: never scraped more often than this, seconds
     floor_interval_s: float = 0.0
     #: fields that a picker cannot do without; their absence is reported once

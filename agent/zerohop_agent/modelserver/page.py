@@ -50,6 +50,13 @@ class PageReader:
         """The metric names that the last page had, as the mapping spells them."""
         return self._plan.names if self._plan is not None else frozenset()
 
+    def narrow_query(self) -> str | None:
+        """Return the query that asks for the wanted metrics only; None where the engine does not know such."""
+        vocabulary = self._vocabulary
+        if vocabulary is None or not vocabulary.mapping.narrowable:
+            return None
+        return "&".join(f"name%5B%5D={name.decode()}" for name in sorted(vocabulary.names))
+
     def read(self, page: bytes, content_type: str = "") -> Signals:
         """Return what `page` says.
 

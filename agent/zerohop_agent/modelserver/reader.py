@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable
 
 from zerohop_agent.endpoints import EndpointSpec
-from zerohop_agent.modelserver.client import Client, tls_context
+from zerohop_agent.modelserver.client import Client, Fetched, tls_context
 from zerohop_agent.modelserver.pacing import Pacing
 from zerohop_agent.modelserver.page import PageReader
+from zerohop_agent.modelserver.response import Response
 from zerohop_agent.modelserver.selfcheck import advice_on_failure, findings
 from zerohop_agent.modelserver.served import ServedModels, parse_models
 from zerohop_agent.modelserver.settings import PROTOCOL_VERSION, ModelServerSettings
@@ -29,6 +30,7 @@ METRICS_ACCEPT = "text/plain;version=0.0.4;q=1,*/*;q=0.1"
 #: a dead server is asked once a second, so that its return is seen within one
 _FAILURE_MAX_NS = 1_000_000_000
 _DEFAULT_PATH = "/metrics"
+_WRONG_ANSWERS = (UnhealthyReason.HTTP_STATUS, UnhealthyReason.NOT_METRICS, UnhealthyReason.ENGINE_UNKNOWN)
 #: ORCA name -> field, for fields that the page does not have
 _ORCA_FIELDS = {
     "num_requests_waiting": "waiting",
@@ -62,7 +64,10 @@ class ModelServerReader:
         self._base_ns = spec.scrape_interval_ns or settings.scrape_interval_ns
         self._pacing = Pacing(self._base_ns, settings.max_interval_ns, _FAILURE_MAX_NS)
         self._mapping = settings.mappings.get(spec.engine) if spec.engine is not None else None
-        self._page = PageReader(spec.engine if self._mapping else None, settings.mappings)
+        self._page = self._new_page()
+        #: the path that prints the wanted metrics only; None: not tried yet, or not to be had (then not untried either)
+        self._narrow_path: str | None = None
+        self._narrow_untried = settings.narrow
         self._path = spec.metrics_path
         if self._mapping is not None and spec.metrics_path == _DEFAULT_PATH:
             self._path = self._mapping.metrics_path
@@ -93,6 +98,9 @@ class ModelServerReader:
             group.create_task(self._follow_page(), name=f"scrape {self._spec.address}")
             group.create_task(self._follow_models(), name=f"models {self._spec.address}")
 
+    def _new_page(self) -> PageReader:
+        return PageReader(self._spec.engine if self._mapping else None, self._settings.mappings)
+
     def _client(self, port: int) -> Client:
         settings = self._settings
         tls = None
@@ -121,26 +129,54 @@ class ModelServerReader:
                 known = ", ".join(self._settings.mappings)
                 text = f"no engine is called {self._spec.engine!r}; known are {known}"
                 raise SourceError(UnhealthyReason.ENGINE_UNKNOWN, text)
-            # A server that may be asked only seldom may also take its time.
-            timeout_ns = max(self._settings.timeout_ns, self._floor_ns)
-            fetched = await client.get(self._path, accept=METRICS_ACCEPT, timeout_s=timeout_ns / 1e9)
-            response = fetched.response
-            if response.status != 200:
-                advice = advice_on_failure(self._path, response.status, b"")
-                text = f"GET {self._path} answers {response.status}" + (f": {advice}" if advice else "")
-                raise SourceError(UnhealthyReason.HTTP_STATUS, text)
-            try:
-                signals = self._page.read(response.body, response.headers.get("content-type", ""))
-            except SourceError as error:
-                advice = advice_on_failure(self._path, 200, response.body[:64])
-                raise SourceError(error.reason, f"{error.detail}; {advice}") from None if advice else error
+            fetched = await self._fetch(client, self._narrow_path or self._path)
+            signals = self._understand(fetched.response)
         except SourceError as error:
+            if self._narrow_path is not None and error.reason in _WRONG_ANSWERS:
+                self._narrow_path, self._page = None, self._new_page()  # another server than the one that could
             self._failed(error)
             return
+        response = fetched.response
         elapsed_ns = fetched.received_ns - fetched.requested_ns
         self._add_slow_knowledge(signals, response.headers.get(ORCA_RESPONSE_HEADER) if self._settings.orca else None)
         self._succeeded(signals, elapsed_ns)
         self._on_signals(self._spec, signals, fetched.requested_ns, elapsed_ns)
+        if self._narrow_untried and not self._page.multi_process:
+            self._narrow_untried = False
+            await self._try_narrow(client, len(response.body))
+
+    async def _fetch(self, client: Client, path: str) -> Fetched:
+        # A server that may be asked only seldom may also take its time.
+        timeout_ns = max(self._settings.timeout_ns, self._floor_ns)
+        return await client.get(path, accept=METRICS_ACCEPT, timeout_s=timeout_ns / 1e9)
+
+    def _understand(self, response: Response) -> Signals:
+        path = self._path
+        if response.status != 200:
+            advice = advice_on_failure(path, response.status, b"")
+            text = f"GET {path} answers {response.status}" + (f": {advice}" if advice else "")
+            raise SourceError(UnhealthyReason.HTTP_STATUS, text)
+        try:
+            return self._page.read(response.body, response.headers.get("content-type", ""))
+        except SourceError as error:
+            advice = advice_on_failure(path, 200, response.body[:64])
+            raise SourceError(error.reason, f"{error.detail}; {advice}") from None if advice else error
+
+    async def _try_narrow(self, client: Client, whole_bytes: int) -> None:
+        """Ask once for the wanted metrics only, and keep to that if the same series come back on a smaller page."""
+        query = self._page.narrow_query()
+        if query is None or "?" in self._path:
+            return
+        path = f"{self._path.rstrip('/')}/?{query}"
+        page = self._new_page()
+        try:
+            response = (await self._fetch(client, path)).response
+            if response.status == 200:
+                page.read(response.body, response.headers.get("content-type", ""))
+        except SourceError:
+            return
+        if page.names == self._page.names and 2 * len(response.body) < whole_bytes:
+            self._narrow_path, self._page, self._surveys_checked = path, page, 0
 
     def _failed(self, error: SourceError) -> None:
         self._pacing.failed()

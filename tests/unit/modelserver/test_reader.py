@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from urllib.parse import parse_qsl
 
 import pytest
 
@@ -256,3 +257,55 @@ async def test_a_lasting_failure_is_one_line_and_its_end_another(caplog: pytest.
     messages = [record.getMessage() for record in caplog.records]
     assert messages.count("reading the endpoint fails") == 1
     assert messages.count("reading the endpoint works") == 1
+
+
+@dataclass
+class NarrowServer(ModelServer):
+    """Prints chosen metrics only, at the path with a slash, as prometheus_client's own application does."""
+
+    works: bool = True
+
+    async def answer(self, head: bytes, writer: asyncio.StreamWriter) -> bool:
+        path = head.split(b" ")[1].decode()
+        if not path.startswith("/metrics/?"):
+            return await super().answer(head, writer)
+        wanted = [name for key, name in parse_qsl(path.partition("?")[2]) if key == "name[]"]
+        lines = [line for line in self.page.decode().splitlines() if line.partition("{")[0].split(" ")[0] in wanted]
+        body = "".join(f"{line}\n" for line in lines).encode()
+        writer.write(http(body if self.works else b"{}", status="200 OK" if self.works else "404 Not Found"))
+        return True
+
+
+BIG_PAGE = (PAGE + 'vllm:something_bucket{le="1"} 5\n' * 500).encode()
+
+
+async def test_a_server_that_can_is_asked_for_the_wanted_metrics_only() -> None:
+    model_server = NarrowServer(page=BIG_PAGE)
+    async with raw_server(model_server.answer) as server, reading(server) as (reader, seen):
+        await eventually_async(lambda: len(seen.signals) > 5)
+        assert [path.partition("?")[0] for path in server.paths() if "metrics" in path][:3] == [
+            "/metrics", "/metrics/", "/metrics/",
+        ]  # fmt: skip
+        assert seen.signals[-1] == replace(seen.signals[0], models=seen.signals[-1].models, max_model_len=2048)
+        adapters = b'vllm:lora_requests_info{max_lora="2",running_lora_adapters="a",waiting_lora_adapters=""} 5\n'
+        model_server.page = BIG_PAGE + adapters
+        await eventually_async(lambda: seen.signals[-1].lora_running == frozenset("a"))
+        assert reader.engine == "vllm"
+        # A server of another kind takes its place: back to the whole page.
+        model_server.works = False
+        await eventually_async(lambda: seen.errors)
+        count = len(seen.signals)
+        await eventually_async(lambda: len(seen.signals) > count + 2)
+        assert server.paths()[-1] == "/metrics"
+
+
+@pytest.mark.parametrize("change", [{"works": False}, {"page": PAGE.encode()}])
+async def test_a_server_that_cannot_is_asked_once(change: dict[str, object]) -> None:
+    model_server = replace(NarrowServer(page=BIG_PAGE), **change)  # type: ignore[arg-type]
+    async with raw_server(model_server.answer) as server, reading(server) as (_, seen):
+        await eventually_async(lambda: len(seen.signals) > 5)
+        assert sum("?" in path for path in server.paths()) == 1
+        assert not seen.errors
+    async with raw_server(model_server.answer) as server, reading(server, replace(SETTINGS, narrow=False)) as (_, seen):
+        await eventually_async(lambda: len(seen.signals) > 5)
+        assert not any("?" in path for path in server.paths())
