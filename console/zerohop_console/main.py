@@ -49,6 +49,7 @@ COMMANDS = (
         "test any model server against the model server protocol",
     ),
     Command(("doctor",), "zerohop_console.doctor", "look for what is wrong on this node and say how to fix it"),
+    Command(("epp",), "zerohop_console.epp", "agent and picker in one container, by the flags of llm-d-router"),
     Command(("mock-server",), "zerohop_console.mockserver.main", "a model server without a model, for demos and tests"),
 )
 
@@ -56,11 +57,22 @@ COMMANDS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code: 0 done, 1 failed, 2 wrong configuration, 130 interrupted."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if _is_foreign(words):
+        words.insert(0, "epp")
     parser = _parser()
     command = _command_of(words)
     if command is None:
         return guarded("", lambda: _explain(parser, words))
     return guarded(command.name, lambda: _run(command, words[len(command.words) :]))
+
+
+def _is_foreign(words: Sequence[str]) -> bool:
+    """Return whether these are flags of another picker, whose Deployment now runs our image."""
+    if not words or not words[0].startswith("-") or words[0] in ("-h", "--help", "--version"):
+        return False
+    from zerohop_picker.compat import is_foreign
+
+    return is_foreign(words)
 
 
 def _command_of(words: Sequence[str]) -> Command | None:

@@ -157,7 +157,7 @@ def _use(use: Use) -> Iterator[Finding]:
     elif use.message_timeout_s <= _PICKER_DEADLINE_S:
         yield warn(
             _CHECK,
-            f"{use.where}: message_timeout {use.message_timeout_s * 1000:g} ms is not longer than the picker's own deadline",
+            f"{use.where}: message_timeout {use.message_timeout_s * 1000:g} ms is no longer than the picker's deadline",
             "raise message_timeout to 100ms or more, or lower the picker's --deadline",
         )
     if use.mode.get("request_header_mode") == "SKIP":

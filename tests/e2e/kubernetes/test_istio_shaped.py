@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from support.apiserver import ApiServer, pod, pool
 from support.envoys import RunningEnvoy
 from support.kubelet_server import KubeletServer
 from support.manifests import of_kind, rendered
+from support.ports import free_port
 from support.processes import Processes
 from support.waiting import eventually, eventually_async
 from zerohop_agent.discovery.resources import POOLS_V1
@@ -26,26 +26,6 @@ from zerohop_process.address import Address
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
 HOSTS = ("127.0.1.1", "127.0.1.2", "127.0.1.3")
 BODY = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}).encode()
-
-
-def free_port() -> int:
-    """A port that is free on all of HOSTS."""
-    for _ in range(50):
-        held = []
-        try:
-            port = 0
-            for host in ("127.0.0.1", *HOSTS):
-                server = socket.socket()
-                held.append(server)
-                server.bind((host, port))
-                port = server.getsockname()[1]
-            return port
-        except OSError:
-            continue
-        finally:
-            for server in held:
-                server.close()
-    raise RuntimeError("no port is free on every address")
 
 
 def ask(port: int, body: bytes = BODY, path: str = "/v1/chat/completions") -> tuple[int, str, Any]:
@@ -75,7 +55,7 @@ class Box:
 
     def __init__(self, run: Processes, server: ApiServer, kubelet: KubeletServer | None, directory: Path) -> None:
         self.run, self.server, self.kubelet, self.directory = run, server, kubelet, directory
-        self.port = free_port()
+        self.port = free_port(*HOSTS)
         self.shm = directory / "shm"
 
     def put(self, name: str, ip: str, **fields: Any) -> None:
@@ -93,7 +73,7 @@ class Box:
             "agent", "--shm-dir", self.shm, *source, "--kubeconfig", self.server.kubeconfig(self.directory),
             "--node-name", "node-a", "--metrics-address", "off", "--gpu", "off", "--unhealthy-after", "1",
         )  # fmt: skip
-        listen = free_port()
+        listen = free_port(*HOSTS)
         self.run.zerohop(
             "picker", "--shm-dir", self.shm, "--listen", f"127.0.0.1:{listen}", "--secure-serving", "--front", "grpcio"
         )
@@ -168,7 +148,7 @@ async def test_streams_and_large_bodies(run: Processes, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["GATEWAY", "SIDECAR_OUTBOUND"])
 def test_envoy_filters_reach_the_picker_over_its_sockets(kind: str, run: Processes, tmp_path: Path) -> None:
     """The EnvoyFilters of the overlay `istio-uds`, applied to what Istio makes for a gateway and for a sidecar."""
-    port, shm, sockets = free_port(), tmp_path / "shm", tmp_path / "picker.sock"
+    port, shm, sockets = free_port(*HOSTS), tmp_path / "shm", tmp_path / "picker.sock"
     for host in HOSTS[:2]:
         run.zerohop("mock-server", "--listen", f"{host}:{port}", "--name", host)
     # Only the first is known to the agent; round robin would use both.
