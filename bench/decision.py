@@ -1,7 +1,7 @@
 """Time of one decision, from reading the snapshot to the ordered list, by pool size, pipeline and prompt.
 
-Budgets (docs/performance.md): 40 / 60 / 150 us at 16 / 256 / 1,024 endpoints. `fresh`: the agent has published since the
-last decision, so the copy and every derived array are made anew; `same`: it has not. Run: python -m bench.decision
+Budgets (docs/performance.md): 40 / 60 / 150 us at 16 / 256 / 1,024 endpoints. `fresh`: the agent has published since
+the last decision, so the copy and every derived array are made anew; `same`: it has not. Run: python -m bench.decision
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgpack
+
 from zerohop_picker.request.kinds import RequestKind
 from zerohop_picker.request.model import LLMRequest
 from zerohop_picker.scheduling import StandardScheduler, load
@@ -65,8 +66,9 @@ class Node:
         self.writer.close()
 
 
-def request(prompt_bytes: int) -> LLMRequest:
-    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * prompt_bytes}]}).encode()
+def request(prompt_bytes: int, number: int = 0) -> LLMRequest:
+    content = f"{number} " + "x" * prompt_bytes
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": content}]}).encode()
     made = LLMRequest("r", kind=RequestKind.CHAT, model="m", body=body)
     made.canonical_prompt()  # parsing is not part of the decision
     return made
@@ -74,9 +76,11 @@ def request(prompt_bytes: int) -> LLMRequest:
 
 def timed(node: Node, prompt_bytes: int, repeat: int, between: Callable[[], None] | None) -> float:
     """Median time of one decision in us."""
-    asked = request(prompt_bytes)
+    # Conversations: each has been to one endpoint or two, not to all of them.
+    conversations = [request(prompt_bytes, number) for number in range(64)]
     times = []
-    for _ in range(repeat):
+    for turn in range(repeat):
+        asked = conversations[turn % 64]
         if between is not None:
             between()
         started = time.perf_counter_ns()

@@ -6,8 +6,8 @@ import argparse
 import json
 import math
 import sys
-from dataclasses import asdict, is_dataclass
 from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -212,8 +212,8 @@ def _run_models(text: str, source: str, args: argparse.Namespace) -> int:
 
 
 def _models_text(resources: Resources, source: str, problems: list[str]) -> str:
-    lines = [f"{source}: {len(resources.models)} model(s), {len(resources.objectives)} objective(s), "
-             f"{len(resources.rewrites)} rewrite(s)"]  # fmt: skip
+    counts = f"{len(resources.models)} model(s), {len(resources.objectives)} objective(s), {len(resources.rewrites)}"
+    lines = [f"{source}: {counts} rewrite(s)"]
     for model in resources.models:
         total = sum(target.weight or 0 for target in model.targets)
         targets = [f"{t.model} {100 * (t.weight or 0) / total:.3g} %" for t in model.targets if total and t.weight]
@@ -222,11 +222,17 @@ def _models_text(resources: Resources, source: str, problems: list[str]) -> str:
     lines += [f"  objective  {o.identity.name:<34} priority {o.priority}" for o in resources.objectives]
     for rewrite in resources.rewrites:
         for rule in rewrite.rules:
-            targets = ", ".join(target.model for target in rule.targets)
-            lines.append(f"  rewrite    {', '.join(rule.models) or 'every model':<34} to {targets}")
+            names = ", ".join(target.model for target in rule.targets)
+            lines.append(f"  rewrite    {', '.join(rule.models) or 'every model':<34} to {names}")
     if problems:
         lines += ["", f"{len(problems)} warning(s):", *(f"  {problem}" for problem in problems)]
     return "\n".join(lines)
+
+
+def _default(parameter: Parameter) -> str:
+    if parameter.default is REQUIRED:
+        return "required"
+    return _spelled(parameter, {parameter.name: parameter.default}) or "-"
 
 
 def _types_text() -> str:
@@ -237,10 +243,7 @@ def _types_text() -> str:
         for entry in TYPES.values():
             if entry.kind == kind:
                 lines.append(f"  {entry.type}" + (f"  ({entry.note})" if entry.note else ""))
-                lines += [
-                    f"      {p.name:<26} {'required' if p.default is REQUIRED else _spelled(p, {p.name: p.default}) or '-':<24} {p.meaning}"
-                    for p in entry.parameters
-                ]
+                lines += [f"      {p.name:<26} {_default(p):<24} {p.meaning}".rstrip() for p in entry.parameters]
     lines.append("not supported")
     lines += [f"  {name}: {instead}" for name, instead in sorted(REFUSED.items())]
     lines.append(f"attributes  {', '.join(ATTRIBUTES)}")

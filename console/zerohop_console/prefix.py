@@ -12,7 +12,8 @@ from typing import Any
 from zerohop_picker.state.names import Names, decode
 from zerohop_process.errors import ConfigError
 from zerohop_snapshot import SnapshotError, SnapshotReader
-from zerohop_snapshot.prefix import FILE_NAME, WAYS, PrefixDirectory
+from zerohop_snapshot.prefix import FILE_NAME, PrefixDirectory
+from zerohop_snapshot.prefixtable import WAYS
 
 _SHAPE = struct.Struct("<QQII")
 _SHAPE_OFFSET = 128
@@ -84,9 +85,9 @@ def _address(names: Names | None, row: int) -> str:
 
 
 def _text(found: dict[str, Any]) -> str:
+    size = f"{found['size_bytes'] / 2**20:.1f} MiB"
     lines = [
-        f"entries     {found['entries']:,} of {found['capacity']:,} ({found['used_ratio']:.1%}), "
-        f"{found['size_bytes'] / 2**20:.1f} MiB",
+        f"entries     {found['entries']:,} of {found['capacity']:,} ({found['used_ratio']:.1%}), {size}",
         f"prompts     {found['lookups']:,} looked up, {_share(found['prompt_hit_ratio'])} with a hit",
         f"blocks      {found['blocks']:,} looked up, {_share(found['block_hit_ratio'])} found",
         f"inserts     {found['inserts']:,}, {found['evictions']:,} evictions",

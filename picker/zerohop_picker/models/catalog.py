@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from zerohop_picker.models.draw import WeightedDraw
-from zerohop_picker.models.resources import CRITICALITY, InferenceModel, Resources, RewriteRule
+from zerohop_picker.models.resources import CRITICALITY, Identity, InferenceModel, Resources, RewriteRule, Target
 
 #: Draws keep their place over a reload of the same weights; more names than this are not remembered.
 _DRAWS_KEPT: Final = 10_000
@@ -24,7 +24,7 @@ class Resolution:
 
 
 class Catalog:
-    """The models, objectives and rewrites of one pool, compiled for lookup. ``problems`` names what lost to an older one."""
+    """The models, objectives and rewrites of one pool, compiled for lookup; ``problems`` names what is ignored."""
 
     def __init__(self, parts: Iterable[Resources], pool: str | None, start: int = 0) -> None:
         """Take what belongs to ``pool`` (``namespace/name``; None = everything). ``start`` staggers the draws."""
@@ -32,7 +32,7 @@ class Catalog:
         self._models: dict[str, InferenceModel] = {}
         self._objectives: dict[str, int] = {}
         self._rules: dict[str | None, RewriteRule] = {}
-        self._draws: dict[tuple[str, object], WeightedDraw[str]] = {}
+        self._draws: dict[tuple[str, tuple[Target, ...]], WeightedDraw[str]] = {}
         self._start = start
         parts = list(parts)
         for resources in parts:
@@ -72,25 +72,24 @@ class Catalog:
         if model is not None:
             rule = self._rules.get(model) or self._rules.get(None)
             if rule is not None:
-                return Resolution(self._draw("rewrite", model, rule.targets), priority)
+                return Resolution(self._draw("rewrite", rule.targets), priority)
         if header is not None:
             return Resolution(header, priority)
         if known is not None and known.targets:
-            return Resolution(self._draw("model", model, known.targets), priority)
+            return Resolution(self._draw("model", known.targets), priority)
         return Resolution(None, priority)
 
-    def _draw(self, kind: str, model: str | None, targets: tuple[object, ...]) -> str:
+    def _draw(self, kind: str, targets: tuple[Target, ...]) -> str:
         key = (kind, targets)
         draw = self._draws.get(key)
         if draw is None:
-            names = [target.model for target in targets]  # type: ignore[attr-defined]
-            given = [target.weight for target in targets]  # type: ignore[attr-defined]
+            names = [target.model for target in targets]
+            given = [target.weight for target in targets]
             # No weights at all: all alike. Some: those without are never drawn.
             weights = [1] * len(names) if all(w is None for w in given) else [w or 0 for w in given]
             if len(self._draws) >= _DRAWS_KEPT:
                 self._draws.clear()
             draw = self._draws[key] = WeightedDraw(names, weights, self._start)
-        del model
         return draw.draw()
 
     def inherit(self, older: Catalog) -> None:
@@ -102,5 +101,13 @@ def _belongs(pool_of_object: str, pool: str | None) -> bool:
     return pool is None or pool_of_object == pool or pool_of_object.rpartition("/")[2] == pool
 
 
-def _oldest_first(objects: Iterable[object]) -> list:  # type: ignore[type-arg]
-    return sorted(objects, key=lambda o: o.identity.age_order)  # type: ignore[attr-defined]
+class _Aged(Protocol):
+    @property
+    def identity(self) -> Identity: ...
+
+
+A = TypeVar("A", bound=_Aged)
+
+
+def _oldest_first(objects: Iterable[A]) -> list[A]:
+    return sorted(objects, key=lambda o: o.identity.age_order)

@@ -1,8 +1,8 @@
 """InferenceModel, InferenceObjective and InferenceModelRewrite as we understand them, read from files or the snapshot.
 
-A file holds Kubernetes objects, one document each, and is read strictly. The snapshot holds what the agent found in the
-cluster (each object's ``spec`` with ``name``, ``namespace``, ``created`` and ``uid`` beside it); an object there that makes
-no sense is left out and reported, because the API server has accepted it already and the others must go on working.
+A file holds Kubernetes objects, one document each, and is read strictly. The snapshot holds what the agent found in
+the cluster (each object's ``spec`` with ``name``, ``namespace``, ``created`` and ``uid`` beside it); an object there
+that makes no sense is left out and reported: the API server has accepted it already, and the others must go on working.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def load_resources(content: str, source: str) -> Resources:
         fields.finish()
         found[kind].append(_READERS[kind](spec, _metadata(metadata)))
         spec.finish()
-    return Resources(*(tuple(found[kind]) for kind in _VERSIONS))
+    return _resources(found, [])
 
 
 def pool_resources(pool: Mapping[str, Any]) -> Resources:
@@ -134,7 +134,12 @@ def pool_resources(pool: Mapping[str, Any]) -> Resources:
                 found[kind].append(_READERS[kind](Fields(_node(spec, f"{kind} {identity}")), identity))
             except ConfigError as error:
                 problems.append(f"left out: {error}")
-    return Resources(*(tuple(found[kind]) for kind in _VERSIONS), problems=tuple(problems))
+    return _resources(found, problems)
+
+
+def _resources(found: Mapping[str, list[Any]], problems: list[str]) -> Resources:
+    models, objectives, rewrites = (tuple(found[kind]) for kind in _VERSIONS)
+    return Resources(models, objectives, rewrites, tuple(problems))
 
 
 def _node(value: Any, source: str, path: str = "") -> Node:

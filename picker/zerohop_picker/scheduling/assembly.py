@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from zerohop_process.errors import ConfigError
-from zerohop_snapshot import PeerCells, PickerCell, SnapshotError, SnapshotReader, WriterLocked
-from zerohop_snapshot.prefix import PrefixDirectory
-from zerohop_snapshot.sessions import SessionTable
-
 from zerohop_picker.metrics import Metrics
 from zerohop_picker.models.resources import Resources
 from zerohop_picker.scheduling.config import PipelineConfig
 from zerohop_picker.scheduling.measures import Measures
 from zerohop_picker.scheduling.scheduler import StandardScheduler
+from zerohop_process.errors import ConfigError
+from zerohop_snapshot import PeerCells, PickerCell, SnapshotError, SnapshotReader, WriterLocked
+from zerohop_snapshot.prefix import PrefixDirectory
+from zerohop_snapshot.sessions import SessionTable
 
 #: Rows for which cells and the directory have room. All workers of a node must choose alike, hence the coarse steps.
 _CAPACITY_STEP: Final = 256

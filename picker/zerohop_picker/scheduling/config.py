@@ -1,4 +1,4 @@
-"""Reads an ``EndpointPickerConfig``, strictly: the field's format, with every mistake named by file, line and nearest name."""
+"""Reads an ``EndpointPickerConfig`` strictly: every mistake is named by file, line and the nearest right name."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from zerohop_process.strict import (
 API_VERSIONS: Final = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
 KIND: Final = "EndpointPickerConfig"
 
-#: Used when no configuration is given at all: stay where the prompt's prefix is cached until that endpoint is busier than
-#: the least busy one by more than a few requests; then least waiting + picks since, then KV use, then at random.
+#: Used when no configuration is given at all: stay where the prompt's prefix is cached until that endpoint is busier
+#: than the least busy one by more than a few requests; then least waiting + picks since, then KV use, then at random.
 STICKY_LEAST_LOADED: Final = """\
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
@@ -238,9 +238,7 @@ class _Loader:
         parts = [p for p in self._plugins.values() if p.kind in ("filter", "scorer", "picker")]
         if not any(p.kind == "scorer" for p in parts):
             parts += [self._added(type_name, place) for type_name, _ in _FIELD_DEFAULT]
-        weights = (
-            {t: w for t, w in _FIELD_DEFAULT} if not any(p.configured for p in parts if p.kind == "scorer") else {}
-        )
+        weights = dict(_FIELD_DEFAULT) if not any(p.configured for p in parts if p.kind == "scorer") else {}
         return self._profile("default", [(p, weights.get(p.name), place) for p in parts], place)
 
     def _reference(self, node: Node) -> tuple[Plugin, float | None, str]:

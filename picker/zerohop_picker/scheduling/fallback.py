@@ -8,6 +8,7 @@ import numpy as np
 
 from zerohop_picker.scheduling.request import Randomness
 from zerohop_picker.state.endpoints import Endpoints
+from zerohop_picker.state.view import Floats
 
 _LENGTH = 3
 
@@ -30,7 +31,7 @@ class Fallback:
         """
         return self._ordered(endpoints, np.zeros(len(endpoints)))
 
-    def _ordered(self, endpoints: Endpoints, load: np.ndarray) -> list[int]:  # type: ignore[type-arg]
+    def _ordered(self, endpoints: Endpoints, load: Floats) -> list[int]:
         size = len(endpoints)
         turn = (np.arange(size) - next(self._turn)) % size
         order = np.lexsort((turn, endpoints.in_flight, load))

@@ -1,4 +1,4 @@
-"""Runs plugins so that none can harm a decision: errors are counted, and users' plugins are cut off when they take long."""
+"""Runs users' plugins so that none can harm a decision: errors are counted, and one that takes long is cut off."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REST_NS: Final = 5_000_000_000
 
 
 class OverBudget(BaseException):
-    """Raised inside a user's plugin when its time is up. Not an Exception: a broad ``except`` there must not swallow it."""
+    """Raised inside a user's plugin when its time is up; no Exception: so a broad ``except`` there lets it pass."""
 
 
 class BadResult(Exception):

@@ -1,4 +1,4 @@
-"""Runs one scheduling profile: filters in order, weighted scores, one picker, and fallbacks for the gateway's retries."""
+"""Runs one scheduling profile: filters in order, weighted scores, one picker, and more for a gateway's retries."""
 
 from __future__ import annotations
 

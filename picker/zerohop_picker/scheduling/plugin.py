@@ -1,4 +1,4 @@
-"""What a plugin type is: a name, a kind, typed parameters, the signals it reads, and the function that does the work."""
+"""What a plugin type is: a name, a kind, parameters, the signals it reads, and the function that does the work."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """When a pool is full: detectors return a saturation (1 = full), and say which endpoints are.
 
-The values are the corrected ones: waiting with the picks since, age-checked. An endpoint whose gauges are unknown counts
-as full, as in the field. So does one whose gauges are older than ``metricsStalenessThreshold``, but never before three
-of its scrape intervals have passed: a slowly read endpoint is not a full one.
+The values are the corrected ones: waiting with the picks since, age-checked. An endpoint whose gauges are unknown
+counts as full, as in the field. So does one whose gauges are older than ``metricsStalenessThreshold``, but never before
+three of its scrape intervals have passed: a slowly read endpoint is not a full one.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class StandardScheduler:
         return known and bool(view.membership.members(bit).any())
 
     def schedule(self, request: LLMRequest, now_ns: int) -> Decision | Refusal:
-        """Return the decision by the configured pipeline; a fault of our own ends in the fallback, never in an error."""
+        """Return the decision by the configured pipeline; a fault of our own ends in the fallback."""
         if self._file_times:
             self._reload_changed_plugins(now_ns)
         started = time.perf_counter()

@@ -20,9 +20,9 @@ _AGES_HOLD_NS: Final = 5_000_000
 class Candidates:
     """Finds candidates by pool and subset.
 
-    First the usable ones. Where there is none, stale or stuck ones. Where there is none of these, endpoints whose metrics
-    cannot be read but that may well serve. What is unknown of all of them makes them equal, so they are drawn at random.
-    Drained and sleeping endpoints, and those where nobody listens, are never candidates.
+    First the usable ones. Where there is none, stale or stuck ones. Where there is none of these, endpoints whose
+    metrics cannot be read but that may well serve. What is unknown of all of them makes them equal, so they are drawn
+    at random. Drained and sleeping endpoints, and those where nobody listens, are never candidates.
     """
 
     def __init__(self, loads: Loads) -> None:

@@ -89,7 +89,7 @@ class Endpoints:
 
     def column(self, name: str) -> Floats:
         """Return a snapshot column as float64; values past their age bound are NaN. Raises: KeyError if unknown."""
-        return self.remember(name, lambda endpoints: endpoints._read(name))
+        return self.remember(name, lambda endpoints: endpoints._read(name))  # noqa: SLF001 - one class
 
     def _read(self, name: str) -> Floats:
         values: Floats = self.view.raw(name)[self._at].astype(np.float64)
@@ -110,7 +110,7 @@ class Endpoints:
             values = (self._now_ns - observed.astype(np.float64)) * 1e-9
             values[observed == 0] = np.nan
             self._fixed["age"] = values
-        return values  # type: ignore[no-any-return]
+        return values
 
     @property
     def kv_cache_usage(self) -> Floats:

@@ -1,4 +1,4 @@
-"""Which rows are endpoints, of which pool, and in which condition: what changes rarely from one snapshot to the next."""
+"""Which rows are endpoints, of which pool, and in which condition: what seldom changes between snapshots."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
 from zerohop_snapshot.layout import Flag, UnhealthyReason
 
 Mask = npt.NDArray[np.bool_]
@@ -22,7 +23,7 @@ _DEAD_REASONS: Final = [int(r) for r in (UnhealthyReason.REFUSED, UnhealthyReaso
 
 
 def without_gaps(rows: Rows) -> Rows | slice:
-    """Return ``rows`` (ascending) as a slice where they have no gap: a view instead of a gather, and half of the time."""
+    """Return ``rows`` (ascending) as a slice where they have no gap: a view instead of a gather, in half the time."""
     size = len(rows)
     if size and int(rows[-1]) - int(rows[0]) == size - 1:
         return slice(int(rows[0]), int(rows[-1]) + 1)
@@ -48,7 +49,8 @@ class Membership:
         """Return which rows are in use and belong to the pool (None = any)."""
         if pool_bit is None:
             return self.used
-        return self.used & ((self.pools & np.uint64(1 << pool_bit)) != 0)
+        member: Mask = self.used & ((self.pools & np.uint64(1 << pool_bit)) != 0)
+        return member
 
     def usable(self, pool_bit: int | None) -> Rows:
         """Return the rows of the pool that health allows: not drained, unhealthy, stale, sleeping or stuck."""

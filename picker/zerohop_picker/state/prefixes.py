@@ -132,7 +132,7 @@ class PrefixUse:
         return found
 
     def _follow(self, view: View) -> None:
-        """Give rows that changed hands to their new endpoints, empty those of endpoints that left, and set capacities."""
+        """Give rows that changed hands to their new endpoints, empty those that were left, and set capacities."""
         used = view.membership.used
         generations = view.membership.generations.tolist()
         tokens = view.names.num_blocks * view.names.block_size

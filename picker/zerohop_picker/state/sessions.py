@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from zerohop_picker.state.view import View
 
-TOKEN_HEADER: Final = "x-session-token"  # a header's name, no secret
+TOKEN_HEADER: Final = "x-session-token"  # noqa: S105 - a header's name
 ID_HEADER: Final = "x-session-id"
 DEFAULT_TTL_S: Final = 300.0
 

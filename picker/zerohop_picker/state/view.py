@@ -7,10 +7,10 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from zerohop_snapshot.layout import ENDPOINT_COLUMNS, TypeCode, column_offsets
 
 from zerohop_picker.state.membership import Mask, Membership, Rows
 from zerohop_picker.state.names import Names, decode
+from zerohop_snapshot.layout import ENDPOINT_COLUMNS, TypeCode, column_offsets
 
 __all__ = ["Column", "Floats", "Latest", "Mask", "ReaderLike", "Rows", "SnapshotLike", "View"]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from unit.models.test_models import FILE
 from unit.scheduling.broken import BROKEN
 from unit.scheduling.world import World, chat

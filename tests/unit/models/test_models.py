@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from zerohop_picker.models.catalog import Catalog
 from zerohop_picker.models.draw import WeightedDraw
 from zerohop_picker.models.resources import load_resources, pool_resources
@@ -60,7 +61,7 @@ def test_all_zero_is_reserved() -> None:
     ("criticality", "priority"), [("Critical", 1), ("Default", 0), ("Standard", 0), ("Sheddable", -1), (None, 0)]
 )
 def test_criticality_is_a_priority_and_an_objective_stands_above_it(criticality: str | None, priority: int) -> None:
-    spec = {} if criticality is None else {"criticality": criticality}
+    spec: dict[str, Any] = {} if criticality is None else {"criticality": criticality}
     made = catalog(models=[model("m", **spec)], objectives=[{"name": "batch", "priority": -5}, {"name": "plain"}])
     assert made.resolve("m", None, None).priority == priority
     assert made.resolve("m", None, "batch").priority == -5

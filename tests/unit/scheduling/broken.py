@@ -1,5 +1,6 @@
 """Twenty and more broken configurations, each with what its error has to say."""
 
+# ruff: noqa: E501 - a table reads best with one case a line
 from __future__ import annotations
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"

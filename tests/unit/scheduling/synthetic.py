@@ -1,5 +1,6 @@
 """Endpoints and requests for plugin tests, made in memory: no file, no clock."""
 
+# ruff: noqa: E501
 from __future__ import annotations
 
 import random
@@ -11,6 +12,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import numpy.typing as npt
+
 from zerohop_picker.request.model import LLMRequest
 from zerohop_picker.scheduling.plugin import PluginType
 from zerohop_picker.scheduling.registry import TYPES

@@ -1,10 +1,11 @@
-"""Ages: fresh values count, ageing ones fade to the mean, old ones are unknown, and unknown never wins by being unknown."""
+"""Ages: fresh values count, ageing ones fade to the mean, old ones are unknown; unknown never wins by being unknown."""
 
 from __future__ import annotations
 
 import math
 
 import pytest
+
 from unit.scheduling.synthetic import NOW_NS, endpoints
 from unit.scheduling.world import MS, World, chat, pipeline
 from zerohop_picker.scheduling_contract import Decision

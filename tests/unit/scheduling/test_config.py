@@ -1,10 +1,12 @@
 """The configuration loader: what it accepts, what it fills in, and how it explains what it does not."""
 
+# ruff: noqa: E501 - a table reads best with one case a line
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+
 from unit.scheduling.broken import BROKEN, HEAD, PROFILE
 from zerohop_picker.scheduling import load
 from zerohop_process.errors import ConfigError

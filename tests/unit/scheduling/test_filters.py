@@ -1,11 +1,13 @@
 """Every filter: whom it keeps, what it does with the unknown, and what when nobody is left."""
 
+# ruff: noqa: E501 - a table reads best with one case a line
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
 import pytest
+
 from unit.scheduling.synthetic import build, endpoints, request
 from zerohop_picker.scheduling.registry import TYPES
 from zerohop_snapshot import Flag
@@ -119,7 +121,7 @@ def test_sticky_prefix_lets_go_of_a_busy_endpoint(matched: list[int], waiting: l
 
 def test_lora_affinity_keeps_holders_then_those_with_room() -> None:
     cold = {"adapters": ["a"]}
-    columns = {"lora_max": [1, 1, 2, None], "lora_count": [1, 1, 1, None]}
+    columns: dict[str, Any] = {"lora_max": [1, 1, 2, None], "lora_count": [1, 1, 1, None]}
     made = endpoints(4, cold, lora_running_0=[1, 0, 0, 0], **columns)
     assert kept("lora-affinity-filter", "threshold: 1", made, request(made, model="a")) == [0]
     assert kept("lora-affinity-filter", "threshold: 0", made, request(made, model="a")) == [2]

@@ -58,7 +58,7 @@ def test_equal_endpoints_are_drawn_at_random(world: World) -> None:
     for name in "abcd":
         world.add(name)
     world.publish()
-    firsts = Counter()
+    firsts: Counter[str] = Counter()
     scheduler = world.scheduler()
     for _ in range(400):
         decision = scheduler.schedule(chat(), world.now_ns - MS)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from zerohop_picker.scheduling.pickers import max_score, power_of_two, random_order, weighted_random
 
 DRAWS = 6000

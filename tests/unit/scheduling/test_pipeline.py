@@ -1,10 +1,12 @@
 """The hermetic cases of the field's pickers, and what the answer is when there is nobody to pick."""
 
+# ruff: noqa: E501
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+
 from unit.scheduling.world import HEAD, MS, World, chat, pipeline
 from zerohop_picker.request.model import LLMRequest
 from zerohop_picker.scheduling_contract import Decision

@@ -1,7 +1,9 @@
 """Every scorer: values from its formula, and what must hold for all of them."""
 
+# ruff: noqa: E501 - a table reads best with one case a line
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from unit.scheduling.synthetic import build, endpoints, request
 from zerohop_picker.scheduling.registry import TYPES
 from zerohop_picker.state.endpoints import Endpoints
@@ -179,7 +182,8 @@ def pools(draw: st.DrawFn) -> dict[str, list[Any]]:
 def scored(type_name: str, pool: dict[str, list[Any]], order: Sequence[int] | None = None) -> list[float]:
     size = len(pool["waiting"])
     order = range(size) if order is None else order
-    made: Endpoints = endpoints(size, LORA, **{name: [column[i] for i in order] for name, column in pool.items()})
+    columns: dict[str, Any] = {name: [column[i] for i in order] for name, column in pool.items()}
+    made: Endpoints = endpoints(size, LORA, **columns)
     matched = [i % 3 for i in order]
     asked = request(made, model="a", matched=matched, blocks=3)
     return [float(score) for score in build(type_name, REQUIRED.get(type_name, ""))(made, asked)]
@@ -201,7 +205,7 @@ def test_scores_lie_in_range_and_follow_their_endpoint(
 @pytest.mark.parametrize("type_name", SCORERS)
 @pytest.mark.parametrize("size", [1, 7, 1024])
 def test_equal_endpoints_score_alike_in_any_number(type_name: str, size: int) -> None:
-    pool = {"waiting": [2.0] * size, "running": [3.0] * size, "kv_cache_usage": [0.5] * size, "slowdown": [1.0] * size,
+    pool: dict[str, Any] = {"waiting": [2.0] * size, "running": [3.0] * size, "kv_cache_usage": [0.5] * size, "slowdown": [1.0] * size,
             "gpu_utilization": [0.5] * size, "lora_max": [2.0] * size, "lora_count": [1.0] * size}  # fmt: skip
     made = endpoints(size, LORA, **pool)
     scores = build(type_name, REQUIRED.get(type_name, ""))(made, request(made, model="a"))
@@ -217,8 +221,8 @@ def test_equal_endpoints_score_alike_in_any_number(type_name: str, size: int) ->
 @given(loads=st.lists(st.integers(0, 100), min_size=2, max_size=10))
 def test_more_load_never_scores_higher(type_name: str, loads: list[int]) -> None:
     ratio = [load / 100 for load in loads]
-    pool = {"waiting": loads, "running": loads, "kv_cache_usage": ratio, "in_flight": loads}
+    pool: dict[str, Any] = {"waiting": loads, "running": loads, "kv_cache_usage": ratio, "in_flight": loads}
     made = endpoints(len(loads), **pool)
     scores = build(type_name)(made, request(made)).tolist()
     ranked = sorted(range(len(loads)), key=lambda i: loads[i])
-    assert all(scores[a] >= scores[b] - 1e-12 for a, b in zip(ranked, ranked[1:], strict=False))
+    assert all(scores[a] >= scores[b] - 1e-12 for a, b in itertools.pairwise(ranked))

@@ -1,5 +1,6 @@
 """State that outlives a request: picks since, tickets, prefixes, sessions - between workers and over restarts."""
 
+# ruff: noqa: E501
 from __future__ import annotations
 
 import base64
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from unit.scheduling.synthetic import NOW_NS, view
 from unit.scheduling.world import HEAD, MS, World, chat
 from zerohop_picker.scheduling import load
@@ -20,6 +22,7 @@ from zerohop_picker.scheduling_contract import Decision, Outcome
 from zerohop_picker.state.loads import HORIZON_NS, Loads
 from zerohop_picker.state.names import Names
 from zerohop_picker.state.prefixes import PrefixSettings, domain
+from zerohop_picker.state.view import Floats
 from zerohop_snapshot import PeerCells, SnapshotReader
 from zerohop_snapshot.prefix import PrefixDirectory
 
@@ -49,7 +52,7 @@ class Logs:
     def logs(self) -> list[Log]:
         return self._logs
 
-    def in_flight(self, generations: object) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+    def in_flight(self, generations: object) -> tuple[Floats, Floats]:
         return np.zeros(8), np.zeros(8)
 
 
@@ -67,7 +70,7 @@ class Logs:
 def test_picks_since_is_the_count_of_entries_newer_than_each_gauge(steps: list[tuple[str, int, int]]) -> None:
     """However the calls interleave, the running counts agree with a count from scratch."""
     logs = (Log(), Log())
-    loads = Loads(Logs(*logs))  # type: ignore[arg-type]
+    loads = Loads(Logs(*logs))
     now, observed, history, sequence = NOW_NS, [NOW_NS] * 3, [], 1
     seen = view(3, observed_ns=observed)
     for kind, first, second in steps:
@@ -89,7 +92,7 @@ def test_picks_since_is_the_count_of_entries_newer_than_each_gauge(steps: list[t
 
 def test_a_burst_of_more_picks_than_are_counted_one_by_one() -> None:
     log = Log()
-    loads = Loads(Logs(log))  # type: ignore[arg-type]
+    loads = Loads(Logs(log))
     for index in range(100):
         log.add(NOW_NS + 1 + index, index % 2, 5)
     log.add(NOW_NS + 200, 99)  # a row beyond the table
@@ -99,7 +102,7 @@ def test_a_burst_of_more_picks_than_are_counted_one_by_one() -> None:
 
 def test_picks_older_than_the_horizon_are_not_counted() -> None:
     log = Log()
-    loads = Loads(Logs(log))  # type: ignore[arg-type]
+    loads = Loads(Logs(log))
     log.add(NOW_NS + 1, 0)
     loads.settle(view(1, observed_ns=[0]), NOW_NS + HORIZON_NS + 2)
     assert loads.picks[0] == 0
@@ -144,7 +147,7 @@ def test_the_same_prefix_goes_to_the_same_endpoint_from_any_worker_and_after_a_r
     for worker in ("w2", "w3"):
         other = world.scheduler(worker=worker, seed=int(worker[1]))
         assert {world.pick(other, chat(LONG + f"question {number}")) for number in range(3)} == {home}
-    first._cell.close()  # type: ignore[attr-defined]
+    first.close()
     again = world.scheduler(worker="w4", seed=9)
     assert world.pick(again, chat(LONG + "after the restart")) == home
     assert world.pick(again, chat("another beginning " * 400)) in "abcd"

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from unit.scheduling.world import HEAD, World, chat
 from zerohop_picker.scheduling import load
 from zerohop_picker.scheduling.guard import STRIKES, WATCH

@@ -43,7 +43,7 @@ class World:
         row = self.writer.add_endpoint(name)
         assert row is not None
         self.rows[name] = row
-        extra = {
+        extra: dict[str, Any] = {
             key: values.pop(key)
             for key in ("labels", "models", "role", "num_blocks", "block_size", "address")
             if key in values

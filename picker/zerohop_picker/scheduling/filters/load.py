@@ -62,7 +62,7 @@ def utilization(
 
 
 def low_queue(endpoints: Endpoints, _request: Request, *, threshold: int) -> Mask:
-    """Keep endpoints with at most ``threshold`` waiting (picks since included); all when none is. Unknown is dropped."""
+    """Keep endpoints with at most ``threshold`` waiting (picks since included), else all. Unknown is dropped."""
     return or_all(at_most(endpoints.waiting, threshold, unknown=False), True)
 
 

@@ -11,11 +11,11 @@ from zerohop_picker.state.view import Floats
 
 
 def lora_affinity(endpoints: Endpoints, request: Request) -> Floats:
-    """Return 1 where the adapter runs; else 0.8 where fewer than max_lora adapters are in flight; else 0.6 where it waits; else 0.
+    """Return 1 where the adapter runs, else 0.8 where fewer than max_lora run, else 0.6 where it waits, else 0.
 
     The adapter is the request's model after rewrites. The count is the union of running and waiting names, so one that
-    is in both lists counts once (llm-d-router#2605). All equal: all the same value. Unknown where the endpoint reports no
-    ``lora_max`` (no LoRA there) and the adapter is in neither list; also everywhere for a model that no endpoint has
+    is in both lists counts once (llm-d-router#2605). All equal: all the same value. Unknown where the endpoint reports
+    no ``lora_max`` (no LoRA there) and the adapter is in neither list; also everywhere for a model that no endpoint has
     ever reported as an adapter but that some list as their own.
     """
     found = endpoints.adapter(request.model)

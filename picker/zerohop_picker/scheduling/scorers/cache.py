@@ -47,7 +47,7 @@ def prefix_cache(
 class NoHitLru:
     """Spreads requests whose prefix no candidate has: the endpoint that longest got no such request scores highest."""
 
-    def __init__(self, lru_size: int, prefix_match_info_producer_name: str) -> None:
+    def __init__(self, lru_size: int, prefix_match_info_producer_name: str = "") -> None:  # noqa: ARG002
         """Remember the last ``lru_size`` endpoints that got a cold request."""
         self._size = lru_size
         #: Row and generation of cold picks, oldest first.

@@ -42,8 +42,8 @@ def load_aware(endpoints: Endpoints, _request: Request, *, threshold: int) -> Fl
 def active_request(endpoints: Endpoints, _request: Request, *, idle_threshold: int, max_busy_score: float) -> Floats:
     """Return 1 for c <= ``idleThreshold``, else (max - c) / max * ``maxBusyScore``; c = requests in flight.
 
-    c is the larger of what this node's workers have in flight and waiting + running + picks since: the first is known at
-    once but only where responses are observed. All equal and busy: 0. Never unknown.
+    c is the larger of what this node's workers have in flight and waiting + running + picks since: the first is known
+    at once but only where responses are observed. All equal and busy: 0. Never unknown.
     """
     count = endpoints.active
     most = count.max() if len(count) else 0.0
@@ -95,7 +95,7 @@ TYPES = (
     PluginType(
         "active-request-scorer", "scorer", bound(active_request),
         parameters=(
-            Parameter("idleThreshold", within(integer, 0, 1_000_000), 0, "up to this many requests an endpoint is idle"),
+            Parameter("idleThreshold", within(integer, 0, 1_000_000), 0, "up to so many requests an endpoint is idle"),
             Parameter("maxBusyScore", within(number, 0, 1), 1.0, "the most that a busy endpoint can score"),
         ),
     ),
