@@ -80,6 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--stuck-after", type=duration, default=duration("15s"), metavar="TIME",
         help="time without token progress after which a busy endpoint is stuck")  # fmt: skip
+    add("--stuck-trial-after", type=duration, default=duration("30s"), metavar="TIME",
+        help="time after which a stuck endpoint is tried again, then twice as long; 0: never")  # fmt: skip
     add(
         "--unhealthy-after", type=int, default=3, metavar="N", help="timeouts or resets in a row that make it unhealthy"
     )
@@ -138,6 +140,7 @@ def from_arguments(args: argparse.Namespace) -> AgentConfig:
         bounds=Bounds(
             stale_ns=merged.stale_after,
             stuck_ns=merged.stuck_after,
+            stuck_trial_ns=merged.stuck_trial_after,
             unhealthy_failures=merged.unhealthy_after,
             overloaded_waiting=merged.overloaded_waiting,
             overloaded_kv_cache_ratio=merged.overloaded_kv_cache,
@@ -182,6 +185,7 @@ def _check(config: AgentConfig) -> None:
         ("--publish-interval", config.publish_interval_ns, 1e6, 1e10, duration_text),
         ("--stale-after", config.bounds.stale_ns, 1e7, 3.6e12, duration_text),
         ("--stuck-after", config.bounds.stuck_ns, 1e8, 3.6e12, duration_text),
+        ("--stuck-trial-after", config.bounds.stuck_trial_ns, 0, 3.6e12, duration_text),
         ("--unhealthy-after", config.bounds.unhealthy_failures, 1, 1000, str),
         ("--overloaded-waiting", config.bounds.overloaded_waiting, 0, 1e9, str),
         ("--overloaded-kv-cache", config.bounds.overloaded_kv_cache_ratio, 0, 1, str),

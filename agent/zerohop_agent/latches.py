@@ -11,6 +11,11 @@
 | slowed | a GPU runs below its clock for heat or power | when it runs free |
 | plugin | the load values came out of the engine's own cell | when the scrape is newer |
 
+A stuck endpoint is put on trial from time to time. The gauges of an engine whose running requests were all aborted stay
+high until new work comes (vllm#29928): avoided for its gauges, the endpoint would never be seen to be fine. On trial,
+for three readings, the flag is off and its load counts as empty; if nothing comes of it, the next trial is twice as far
+away. A hung engine costs a few requests that way, and a healthy one is back after half a minute.
+
 A server that answers, but with a page that says nothing (404, HTML, an unknown engine), is not unhealthy: it may well
 serve. Its load is unknown and goes stale, and the reason says why.
 """
@@ -19,9 +24,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zerohop_agent.rows import EndpointRow
+from zerohop_agent.rows import EndpointRow, Stuck
 from zerohop_snapshot.layout import DrainReason, Flag, UnhealthyReason, ValueSource, reasons_word
 
+_SHORTEST_TRIAL_NS = 150_000_000
+_LONGEST_TRIAL_WAIT_NS = 600_000_000_000
 #: As plain integers: `|` of two enum flags costs a microsecond each.
 _USED, _DRAIN, _UNHEALTHY, _STALE, _SLEEPING, _OVERLOADED, _STUCK, _PLUGIN, _SLOWED = (
     int(flag)
@@ -44,6 +51,8 @@ class Bounds:
     stale_ns: int = 2_000_000_000
     #: Time without token progress; a long prompt on one engine can take seconds before its first token.
     stuck_ns: int = 15_000_000_000
+    #: Time from stuck to its first trial; 0 = never.
+    stuck_trial_ns: int = 30_000_000_000
     #: Failures in a row, of the kind that happens to healthy servers too.
     unhealthy_failures: int = 3
     overloaded_waiting: float = 128.0
@@ -88,6 +97,24 @@ def is_stuck(row: EndpointRow, bounds: Bounds) -> bool:
     return feed.observed_ns - max(row.progress_ns, row.busy_since_ns) >= bounds.stuck_ns
 
 
+def follow_stuck(row: EndpointRow, bounds: Bounds) -> bool:
+    """Keep the row's record of being stuck; returns whether the flag shows (it does not on trial)."""
+    if not is_stuck(row, bounds):
+        row.stuck = Stuck()
+        return False
+    now_ns = row.observed_ns
+    stuck = row.stuck
+    if not stuck.since_ns:
+        row.stuck = stuck = Stuck(now_ns, now_ns + bounds.stuck_trial_ns)
+    if stuck.trial_ends_ns and now_ns >= stuck.trial_ends_ns:
+        trials = stuck.trials + 1
+        wait_ns = min(bounds.stuck_trial_ns << min(trials, 16), _LONGEST_TRIAL_WAIT_NS)
+        row.stuck = stuck = Stuck(stuck.since_ns, now_ns + wait_ns, trials)
+    elif not stuck.trial_ends_ns and bounds.stuck_trial_ns and now_ns >= stuck.next_trial_ns:
+        stuck.trial_ends_ns = now_ns + max(_SHORTEST_TRIAL_NS, 3 * row.interval_ns)
+    return not stuck.trial_ends_ns
+
+
 def is_overloaded(row: EndpointRow, bounds: Bounds) -> bool:
     """True when the last reading's queue or KV cache is past its bound."""
     signals = row.signals
@@ -122,7 +149,7 @@ def latch(row: EndpointRow, bounds: Bounds, *, stale: bool) -> tuple[int, int]:
             flags |= _SLEEPING
         if is_overloaded(row, bounds):
             flags |= _OVERLOADED
-        if is_stuck(row, bounds):
+        if follow_stuck(row, bounds):
             flags |= _STUCK
         if source is ValueSource.PLUGIN:
             flags |= _PLUGIN

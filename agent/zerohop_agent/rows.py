@@ -78,6 +78,16 @@ class Condition:
     slowdown_reason: SlowdownReason = SlowdownReason.NONE
 
 
+@dataclass(slots=True)
+class Stuck:
+    """Since when the endpoint is stuck, and when it is tried again. Moments in ns, as observed; 0 = none."""
+
+    since_ns: int = 0
+    next_trial_ns: int = 0
+    trials: int = 0
+    trial_ends_ns: int = 0
+
+
 class EndpointRow:
     """Everything known about one endpoint, and the columns of its row.
 
@@ -106,6 +116,7 @@ class EndpointRow:
         self.scrapes = 0
         self.scrape_failures: dict[UnhealthyReason, int] = {}
         self.condition = Condition()
+        self.stuck = Stuck()
         #: What the server says that it serves, and what its page looks like, for the cold map.
         self.served_models: tuple[str, ...] = ()
         self.engine: str | None = None
@@ -208,8 +219,9 @@ class EndpointRow:
 
     def _write_load(self, signals: Signals, observed_ns: int) -> None:
         columns, row = self._columns, self.row
+        on_trial = self.stuck.trial_ends_ns
         for column, value in zip(columns.load, _load(signals), strict=True):
-            column[row] = _NAN if value is None else value
+            column[row] = _NAN if value is None else 0.0 if on_trial else value
         busy = (signals.running or 0) + (signals.waiting or 0) > 0
         self.busy_since_ns = (self.busy_since_ns or observed_ns) if busy else 0
         columns.observed_ns[row] = observed_ns

@@ -132,6 +132,30 @@ async def test_stuck_is_work_without_token_progress_and_clears_itself(server: Be
     assert server.publish(NOW + 16 * SECOND).flags() == set()
 
 
+async def test_a_stuck_endpoint_is_tried_again_now_and_then(server: Bench) -> None:
+    reader = server.readers[ADDRESS]
+    frozen = {"running": 9, "waiting": 3, "kv_cache_usage": 0.9, "generation_tokens": 100}
+    tries: list[float] = []
+    loads: list[float] = []
+    for tick in range(20 * 240):
+        at_ns = NOW + tick * 50 * MS
+        reader.say(at_ns, **frozen)
+        view = server.publish(at_ns)
+        if tick >= 15 * 20 and view.flags() != {"stuck"}:
+            assert view.flags() == set()
+            tries.append(tick / 20)
+            loads.append(view.get("waiting"))
+    # Stuck after 15 s; tried after 30 s more, and 60 and 120 s later, for three readings each.
+    assert tries == [45.0, 45.05, 45.1, 105.15, 105.2, 105.25, 225.3, 225.35, 225.4]
+    # On trial its load counts as empty, or nobody would ever try it.
+    assert loads == [3, 0, 0] * 3
+    # New work came, and the engine was fine all along.
+    reader.say(NOW + 240 * SECOND, running=1, waiting=0, kv_cache_usage=0.1, generation_tokens=105)
+    view = server.publish(NOW + 240 * SECOND)
+    assert (view.flags(), view.get("running")) == (set(), 1)
+    assert server.runtime.rows[ADDRESS].stuck.trials == 0
+
+
 async def test_a_queue_that_nothing_comes_out_of_is_stuck_too(server: Bench) -> None:
     """Running 0, waiting 6, healthy: a livelock (vllm-metal#479)."""
     for second in range(16):
