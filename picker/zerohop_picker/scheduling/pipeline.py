@@ -12,7 +12,8 @@ import numpy as np
 
 from zerohop_picker.scheduling.config import PipelineConfig, Plugin, Profile
 from zerohop_picker.scheduling.guard import WATCH, TimeLimited
-from zerohop_picker.scheduling.request import Request
+from zerohop_picker.scheduling.pickers import max_score
+from zerohop_picker.scheduling.request import Randomness, Request
 from zerohop_picker.scheduling.user_plugins import DEFAULT_BUDGET_MS
 from zerohop_picker.state.endpoints import Endpoints
 from zerohop_picker.state.names import host_of
@@ -22,6 +23,9 @@ from zerohop_picker.state.view import Floats
 UNKNOWN_PENALTY: Final = 1e-6
 #: One decision in this many is timed plugin by plugin: a clock pair costs 0.15 us, ten of them 2 % of a decision.
 TIMED_EVERY: Final = 16
+
+#: A load above every real one.
+_MOST: Final = 1e9
 
 Observe = Callable[[str, str, str, float], None]
 
@@ -128,7 +132,7 @@ class CompiledProfile:
             observe("picker", self._picker.type.type, self._picker.name, time.perf_counter() - started)
         rows = endpoints.rows[chosen].tolist()
         if len(rows) < self._count and len(eligible) > len(endpoints):
-            rows += _fallbacks(eligible, rows, self._count - len(rows))
+            rows += _fallbacks(eligible, rows, self._count - len(rows), request.random)
         texts = endpoints.view.names.addresses
         return Outcome(tuple(rows), tuple([texts[row] or "" for row in rows]), endpoints)
 
@@ -195,12 +199,14 @@ def _with_unknowns(parts: list[tuple[Floats, float]], count: int) -> Floats:
     return total
 
 
-def _fallbacks(eligible: Endpoints, chosen: list[int], count: int) -> list[int]:
+def _fallbacks(eligible: Endpoints, chosen: list[int], count: int, random: Randomness) -> list[int]:
     """Return up to ``count`` more rows that can serve, the least loaded first: better a cold cache than a 503."""
-    load = np.nan_to_num(eligible.waiting, nan=np.inf)
-    taken = set(chosen)
-    spare = [int(eligible.rows[index]) for index in np.argsort(load, kind="stable")[: count + len(chosen)].tolist()]
-    return [row for row in spare if row not in taken][:count]
+    count = min(count, len(eligible) - len(chosen))
+    # fmin takes the limit where the load is NaN: unknown comes last, but before what is chosen already.
+    key = -np.fmin(eligible.waiting, _MOST)
+    key[np.searchsorted(eligible.rows, chosen)] = -np.inf
+    spare: list[int] = eligible.rows[max_score(key, count, random)].tolist()
+    return spare
 
 
 class Pipeline:
