@@ -14,13 +14,13 @@ from bench import agent, fronts, generator, machine, memory, routers, snapshot, 
 #: what runs without a name, in this order
 DEFAULT = ("snapshot", "decision", "fronts", "agent", "memory")
 #: those that are programs of their own
-PROGRAMS = ("decision", "extproc")
+PROGRAMS = ("decision", "extproc", "discovery")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
-        "name", nargs="*", help=f"{', '.join((*DEFAULT, 'extproc', 'routers'))} (default: {' '.join(DEFAULT)})"
+        "name", nargs="*", help=f"{', '.join((*DEFAULT, 'extproc', 'discovery', 'routers'))} (default: {' '.join(DEFAULT)})"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     args = parser.parse_args()

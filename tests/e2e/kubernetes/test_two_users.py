@@ -88,7 +88,7 @@ def test_the_picker_cannot_write_the_snapshot(run: Processes, volume: Path) -> N
     subprocess.run(as_user(made["securityContext"]["runAsUser"], group, *command), check=True, timeout=30)
     server = run.zerohop("mock-server", "--listen", "127.0.0.1:0")
     address = server.log.split("address=")[1].split()[0]
-    flags = [
+    flags: list[str | Path] = [
         "--shm-dir",
         shm,
         "--file-group",
