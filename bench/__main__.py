@@ -20,7 +20,9 @@ PROGRAMS = ("decision", "extproc", "discovery")
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
-        "name", nargs="*", help=f"{', '.join((*DEFAULT, 'extproc', 'discovery', 'routers'))} (default: {' '.join(DEFAULT)})"
+        "name",
+        nargs="*",
+        help=f"{', '.join(dict.fromkeys((*DEFAULT, *PROGRAMS, 'routers')))} (default: {' '.join(DEFAULT)})",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     args = parser.parse_args()
