@@ -96,18 +96,22 @@ class Box:
         *,
         workers: int = 2,
         body_mode: str = "BUFFERED",
+        observe: bool = False,
         agent_flags: Sequence[str] = (),
         picker_flags: Sequence[str] = (),
     ) -> None:
-        """Start agent, picker and Envoy over the servers there are, and wait until a request would be picked."""
+        """Start agent, picker and Envoy over the servers there are, and wait until a request would be picked.
+
+        With `observe`, answers pass through the picker too, and a request is in flight until its answer has ended.
+        """
         self.write_endpoints()
         sockets = [self.folder / "picker.sock", *(self.folder / f"picker.sock.{i}" for i in range(1, workers))]
         agent = await self.start_agent(*agent_flags)
         self.picker = await self._zerohop(
             "picker", "picker", "--shm-dir", self.shm_dir, "--listen", f"unix:{sockets[0]}", "--workers", str(workers),
-            "--health-checking", "--drain-timeout", "1s", *picker_flags,
+            "--health-checking", "--drain-timeout", "1s", "--response", "observe" if observe else "skip", *picker_flags,
         )  # fmt: skip
-        plan = EnvoyPlan(sockets, [server.address for server in self.servers], body_mode)
+        plan = EnvoyPlan(sockets, [server.address for server in self.servers], body_mode, observe)
         config, admin = self.folder / "envoy.json", self.folder / "admin"
         config.write_text(json.dumps(bootstrap(plan)))
         self.envoy = await self.children.start(

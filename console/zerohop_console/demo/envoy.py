@@ -29,6 +29,8 @@ class EnvoyPlan:
     endpoints: Sequence[Address]
     #: what the picker is sent of a request body: NONE, BUFFERED or FULL_DUPLEX_STREAMED
     body_mode: str = "BUFFERED"
+    #: whether answers pass through the picker as well, as Istio has it
+    observe: bool = False
 
 
 def envoy_binary() -> Path:
@@ -56,7 +58,7 @@ def bootstrap(plan: EnvoyPlan) -> dict[str, Any]:
         "admin": {"address": _socket(Address("127.0.0.1", 0))},
         "static_resources": {
             "listeners": [
-                _listener(PICKED, "picked_servers", [_strip_client_header(), _ext_proc(plan.body_mode), _router()]),
+                _listener(PICKED, "picked_servers", [_strip_client_header(), _ext_proc(plan), _router()]),
                 _listener(ROUND_ROBIN, "all_servers", [_router()]),
             ],
             "clusters": [
@@ -128,14 +130,15 @@ def _strip_client_header() -> dict[str, Any]:
     }
 
 
-def _ext_proc(body_mode: str) -> dict[str, Any]:
+def _ext_proc(plan: EnvoyPlan) -> dict[str, Any]:
+    response = "SEND" if plan.observe else "SKIP"
     mode = {
         "request_header_mode": "SEND",
-        "request_body_mode": body_mode,
-        "request_trailer_mode": "SEND" if body_mode == "FULL_DUPLEX_STREAMED" else "SKIP",
-        "response_header_mode": "SKIP",
-        "response_body_mode": "NONE",
-        "response_trailer_mode": "SKIP",
+        "request_body_mode": plan.body_mode,
+        "request_trailer_mode": "SEND" if plan.body_mode == "FULL_DUPLEX_STREAMED" else "SKIP",
+        "response_header_mode": response,
+        "response_body_mode": "FULL_DUPLEX_STREAMED" if plan.observe else "NONE",
+        "response_trailer_mode": response,
     }
     return {
         "name": "envoy.filters.http.ext_proc",
