@@ -12,6 +12,8 @@ from zerohop_picker.state.prefixes import PrefixUse
 #: Upper bounds in seconds: the field's own buckets start at 0.1 ms, which is slower than a whole decision here.
 BOUNDS_S: Final = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1)
 
+AGE_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.0, 5.0)
+
 
 class Measures:
     """Counters and histograms of one worker's scheduler."""
@@ -30,6 +32,9 @@ class Measures:
         self.reloads = metrics.counters("plugin_file_reloads", "Reloads of changed plugin files, by result.", "result")
         self.durations = metrics.histogram(
             "scheduler_duration_seconds", "Time of one decision, fallbacks included.", BOUNDS_S
+        )
+        self.value_age = metrics.histogram(
+            "value_age_seconds", "Age of the picked endpoint's load gauges at the decision.", AGE_BOUNDS_S
         )
         self._plugins = metrics.histograms(
             "plugin_duration_seconds", "Time of one plugin's run, of one decision in 16.",

@@ -271,6 +271,9 @@ class StandardScheduler:
             headers += ((DEBUG_RESPONSE_HEADER, _shown(trace)),)
             log.event(_LOG, "info", "scores", request_id=request.llm.request_id, picked=outcome.addresses[0],
                       scores=json.dumps(debug))  # fmt: skip
+        observed_ns = int(view.raw("observed_ns")[row])
+        if observed_ns:
+            self.measures.value_age.observe((now_ns - observed_ns) * 1e-9)
         # Last of all: nothing after it can fail and leave a count behind.
         ticket = PickTicket(
             self._cell, row, generation, tokens, now_ns, locate=self._locate, now=self._clock, extra=extra

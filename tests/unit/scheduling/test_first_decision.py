@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
+from pathlib import Path
 
 from unit.scheduling.world import MS, World, chat
 from zerohop_picker.scheduling_contract import Decision, Outcome
@@ -89,3 +91,22 @@ def test_in_flight_returns_to_zero_after_finish_called_twice(world: World) -> No
     decision.ticket.finish(Outcome.ABORTED)
     decision.ticket.finish(Outcome.ABORTED)
     assert scheduler._cell.in_flight(row, 1) == 0
+
+
+def test_a_decision_among_a_thousand_allocates_no_more_than_one_array_of_the_pools_size(tmp_path: Path) -> None:
+    world = World(tmp_path, capacity=1024)
+    for number in range(1024):
+        world.add(f"p{number}", address=f"10.0.{number >> 8}.{number & 255}:8000", waiting=float(number % 7))
+    world.publish()
+    scheduler = world.scheduler()
+    for _ in range(20):
+        world.pick(scheduler)
+    request = chat()
+    request.canonical_prompt()
+    tracemalloc.start()
+    decision = scheduler.schedule(request, world.now_ns)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert isinstance(decision, Decision)
+    assert peak < 1.5 * 8 * 1024, peak
+    world.close()

@@ -22,6 +22,8 @@ from zerohop_process.strict import integer, within
 _TIE: Final = 1e-12
 _PLACES: Final = 17
 _LARGEST: Final = 1 << 12
+#: The one place that scores with noise are written to: a decision runs to its end before the next one starts.
+_SCRATCH: Final = np.empty(_LARGEST)
 _NOISE: Final = np.random.Generator(np.random.PCG64(7)).random((1 << _PLACES) + _LARGEST) * _TIE
 
 
@@ -30,7 +32,7 @@ def max_score(scores: Floats, count: int, random: Randomness) -> list[int]:
     size = len(scores)
     if size <= _LARGEST:
         start = random.getrandbits(_PLACES)
-        key = scores + _NOISE[start : start + size]
+        key = np.add(scores, _NOISE[start : start + size], out=_SCRATCH[:size])
     else:
         key = scores + np.random.Generator(np.random.PCG64(random.getrandbits(64))).random(size) * _TIE
     if count > 4:
