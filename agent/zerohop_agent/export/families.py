@@ -127,6 +127,8 @@ DERIVED = (
     Family("zerohop_endpoint_value_age_at_publish_seconds", "gauge", "Age of the load values when published", ""),
     Family("zerohop_endpoint_detail_age_seconds", "gauge", "Age of counters, latencies and adapters now", ""),
     Family("zerohop_endpoint_progress_age_seconds", "gauge", "Time since a token or step counter last moved", ""),
+    Family("zerohop_endpoint_picks_total", "counter", "Picks of a live picker worker; absent without one", ""),
+    Family("zerohop_endpoint_in_flight", "gauge", "Requests in flight over all live picker workers", ""),
     Family("zerohop_gpu_info", "gauge", "1; name and place of a GPU", ""),
     Family("zerohop_gpu_condition", "gauge", "1 while the GPU is lost, throttled, waits for a reset, ...", ""),
     Family("zerohop_gpu_clock_event_reason", "gauge", "1 while the driver names this reason for its clocks", ""),

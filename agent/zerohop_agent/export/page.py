@@ -22,6 +22,7 @@ from zerohop_snapshot.layout import (
     ValueSource,
     reason_bytes,
 )
+from zerohop_snapshot.pickercell import PeerCell
 from zerohop_snapshot.reader import Snapshot
 
 _DERIVED = {family.name: family for family in DERIVED}
@@ -47,12 +48,16 @@ class SnapshotPage:
         self._gpus: list[tuple[int, str]] = []
         self._gpu_info: list[str] = []
 
-    def render(self, snapshot: Snapshot, file_bytes: int, now_ns: int | None = None) -> str:
-        """The lines for all endpoints, GPUs, the host and the snapshot itself."""
+    def render(
+        self, snapshot: Snapshot, file_bytes: int, now_ns: int | None = None, workers: Sequence[PeerCell] = ()
+    ) -> str:
+        """The lines for endpoints, GPUs, host and the snapshot itself. `workers` are the cells of live picker workers."""
         now = time.monotonic_ns() if now_ns is None else now_ns
         self._read_cold(snapshot)
         lines: list[str] = []
         self._add_endpoints(lines, snapshot, now)
+        if workers:
+            self._add_picks(lines, snapshot, workers)
         self._add_gpus(lines, snapshot, now)
         self._add_host(lines, snapshot, now)
         _single(lines, "zerohop_snapshot_sequence", snapshot.sequence)
@@ -119,6 +124,21 @@ class SnapshotPage:
         _ages(lines, "zerohop_endpoint_value_age_at_publish_seconds", pairs, observed, snapshot.published_ns)
         _ages(lines, "zerohop_endpoint_detail_age_seconds", pairs, snapshot.column("detail_observed_ns"), now_ns)
         _ages(lines, "zerohop_endpoint_progress_age_seconds", pairs, snapshot.column("progress_ns"), now_ns)
+
+    def _add_picks(self, lines: list[str], snapshot: Snapshot, workers: Sequence[PeerCell]) -> None:
+        generations = snapshot.column("generation")
+        rows = [(row, labels) for row, labels in self._endpoints if row < len(generations)]
+        _head(lines, "zerohop_endpoint_picks_total")
+        for worker in workers:
+            name = f'worker="{escape(worker.name)}"'
+            lines += [
+                f"zerohop_endpoint_picks_total{{{labels},{name}}} {worker.picks(row, generations[row])}"
+                for row, labels in rows
+            ]
+        _head(lines, "zerohop_endpoint_in_flight")
+        for row, labels in rows:
+            flying = sum(worker.in_flight(row, generations[row]) for worker in workers)
+            lines.append(f"zerohop_endpoint_in_flight{{{labels}}} {flying}")
 
     def _add_gpus(self, lines: list[str], snapshot: Snapshot, now_ns: int) -> None:
         flags = snapshot.gpu("flags")

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from zerohop_agent.export.page import SnapshotPage
 from zerohop_process.address import Address
 from zerohop_process.errors import ConfigError
+from zerohop_snapshot.pickercell import PeerCells
 from zerohop_snapshot.reader import SnapshotReader
 
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -33,6 +34,7 @@ class MetricsServer:
 
     def __init__(self, where: Address, shm_dir: Path, registry: CollectorRegistry, healthy: Callable[[], bool]) -> None:
         self._reader = SnapshotReader(shm_dir)
+        self._workers = PeerCells(shm_dir)
         self._snapshot_page = SnapshotPage()
         self._registry = registry
         self._healthy = healthy
@@ -71,7 +73,8 @@ class MetricsServer:
             snapshot = self._reader.read()
             text = ""
             if snapshot is not None:
-                text = self._snapshot_page.render(snapshot, self._reader.path.stat().st_size)
+                size = self._reader.path.stat().st_size
+                text = self._snapshot_page.render(snapshot, size, workers=self._workers.live())
             return text.encode() + generate_latest(self._registry)
 
     def _handler_class(self) -> type[BaseHTTPRequestHandler]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import http.client
-import math
 import re
 import threading
 import time
@@ -17,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.processes import free_port
+from support.waiting import eventually_async
 from zerohop_agent.collectors.base import CollectorStats
 from zerohop_agent.condition import GpuCondition
 from zerohop_agent.endpoints_file import EndpointsFileState
@@ -27,6 +27,7 @@ from zerohop_agent.export.server import MetricsServer
 from zerohop_agent.publisher import Publisher
 from zerohop_process.address import Address
 from zerohop_process.errors import ConfigError
+from zerohop_snapshot import PickerCell
 from zerohop_snapshot.layout import DrainReason, GpuFlag, UnhealthyReason
 
 from .conftest import MS, Bench, endpoint
@@ -83,7 +84,12 @@ async def test_every_family_is_there_when_everything_is_known(bench: Bench) -> N
     gpu = GpuCondition(drain_reason=DrainReason.XID, slowdown=2.0)
     bench.apply(endpoint("10.0.0.0:8000", name="vllm-0", gpus=("GPU-1",), pools=("ns/a", "ns/b")))
     bench.runtime.view.set_gpu_conditions({"GPU-1": gpu})
-    page = SnapshotPage().render(bench.publish(now_ns).snapshot, 4096, now_ns + 250 * MS)
+    worker = PickerCell(bench.shm_dir, "w0")
+    for _ in range(3):
+        worker.start(0, 1, 10, now_ns)
+    worker.finish(0, 1)
+    page = SnapshotPage().render(bench.publish(now_ns).snapshot, 4096, now_ns + 250 * MS, [worker.view()])
+    worker.close()
     expected = {family.name for family in (*ENDPOINT, *GPU, *HOST, *DERIVED)}
     assert names(page) == expected
     found = samples(page)
@@ -96,6 +102,8 @@ async def test_every_family_is_there_when_everything_is_known(bench: Bench) -> N
     assert found["zerohop_endpoint_value_age_at_publish_seconds", labels] == 0
     assert found["zerohop_endpoint_flag", (*labels[:1], ("flag", "drain"), *labels[1:])] == 1
     assert found["zerohop_endpoint_flag", (*labels[:1], ("flag", "stale"), *labels[1:])] == 0
+    assert found["zerohop_endpoint_picks_total", (*labels, ("worker", "w0"))] == 3
+    assert found["zerohop_endpoint_in_flight", labels] == 2
     info = (("endpoint", "10.0.0.0:8000"), ("engine", "vllm"), ("name", "vllm-0"), ("pools", "ns/a,ns/b"), ("role", ""))
     assert found["zerohop_endpoint_info", info] == 1
     board = (("gpu", "1"), ("model", "H100"), ("uuid", "GPU-1"))
@@ -234,10 +242,12 @@ async def test_a_large_page_is_quick_and_publishes_go_on(make_bench: Callable[..
     thread = threading.Thread(target=scrape)
     thread.start()
     before = served.publisher.publishes
-    deadline = time.monotonic() + 0.5
-    while time.monotonic() < deadline:
+
+    def both_go_on() -> bool:
         served.publisher.touch()
-        await asyncio.sleep(0)
+        return served.publisher.publishes - before >= 30 and len(durations) >= 5
+
+    await eventually_async(both_go_on)
     stop.set()
     await asyncio.to_thread(thread.join)
     page = served.server.page().decode()
@@ -247,9 +257,6 @@ async def test_a_large_page_is_quick_and_publishes_go_on(make_bench: Callable[..
     assert page.count("\n") > 2500
     # Measured 4 ms; the bound leaves room for a loaded machine.
     assert min(durations) < 0.015
-    # A page without a pause in another thread takes half of the interpreter, and still most publishes are on time.
-    assert served.publisher.publishes - before > 25
-    assert not math.isnan(served.publisher.lag_seconds)
 
 
 def documented() -> set[str]:
@@ -264,7 +271,9 @@ async def test_the_documentation_lists_exactly_what_is_exported(served: Served) 
     served.bench.runtime.view.set_gpu_conditions({"GPU-0": GpuCondition(slowdown=2.0)})
     served.bench.readers["10.0.0.0:8000"].fail(UnhealthyReason.REFUSED)
     served.bench.publish(now_ns)
+    worker = PickerCell(served.bench.shm_dir, "w0")
     exported = {name for name in names(served.server.page().decode()) if name.startswith("zerohop_")}
+    worker.close()
     assert exported - documented() == set()
     assert documented() - exported == set()
     text = (ROOT / "docs" / "metrics.md").read_text()
