@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx2
 from lightkube.config.client_adapter import BearerTokenFileAuth, user_auth, verify_cluster
-from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from lightkube.config.kubeconfig import SERVICE_ACCOUNT, KubeConfig, SingleConfig
 from lightkube.config.models import User
 from lightkube.core.exceptions import ConfigError as LightkubeConfigError
 
@@ -57,14 +57,15 @@ class ApiUnreachable(Exception):
     """No usable answer: refused, timed out, cut off, or not JSON."""
 
 
-def load_config(kubeconfig: Path | None) -> SingleConfig:
+def load_config(kubeconfig: Path | None, service_account: Path = Path(SERVICE_ACCOUNT)) -> SingleConfig:
     """The cluster to talk to: the given file, else the pod's service account, else $KUBECONFIG, else ~/.kube/config.
 
     Raises: ConfigError saying which of these was tried.
     """
     try:
-        config = KubeConfig.from_file(kubeconfig) if kubeconfig is not None else KubeConfig.from_env()
-        return config.get()
+        if kubeconfig is not None:
+            return KubeConfig.from_file(kubeconfig).get()
+        return KubeConfig.from_env(service_account=service_account).get()
     except LightkubeConfigError as error:
         tried = f"--kubeconfig {kubeconfig}" if kubeconfig else "the service account, $KUBECONFIG and ~/.kube/config"
         raise ConfigError(f"no Kubernetes configuration: {error} (tried {tried})") from error
