@@ -54,6 +54,7 @@ class PickerConfig:
     health_checking: bool = False
     ask_for_body: bool = False
     conformance_headers: bool = False
+    field_metric_names: bool = False
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -173,6 +174,8 @@ OPTIONS = (
            "requests whose path says that it matters", switch=True),
     Option("conformance-headers", _switch, "obey test-epp-endpoint-selection and set the headers that the conformance "
            "tests of Gateway API Inference Extension look at", switch=True),
+    Option("field-metric-names", _switch, "also export metrics under the names llm_d_epp_* and inference_* that "
+           "existing dashboards use", switch=True),
     Option("log-format", _text, "text (default) or json", choices=("text", "json")),
     Option("log-level", _text, "debug, info (default), warning or error",
            choices=("debug", "info", "warning", "error")),

@@ -176,6 +176,16 @@ class Metrics:
         """Export counters that are kept elsewhere: `read` yields label values and numbers when the page is made."""
         self._add(name, "counter", help, labels, (), lambda: ((values, _Kept(value)) for values, value in read()))
 
+    def measured(
+        self,
+        name: str,
+        help: str,  # noqa: A002
+        labels: LabelValues,
+        read: Callable[[], Iterable[tuple[LabelValues, float]]],
+    ) -> None:
+        """Export gauges that are kept elsewhere: `read` yields label values and numbers when the page is made."""
+        self._add(name, "gauge", help, labels, (), lambda: ((values, _constant(value)) for values, value in read()))
+
     def page(self) -> Page:
         """Return every family as plain data that JSON can carry."""
         return [
@@ -192,13 +202,26 @@ class Metrics:
         self._families[name] = (kind, text, labels, bounds, items)
 
 
-def render(pages: Mapping[str, Page]) -> bytes:
-    """Return the exposition of `pages`, one per worker, each sample with the label `worker` of its page."""
+def _constant(value: float) -> Gauge:
+    gauge = Gauge()
+    gauge.set(value)
+    return gauge
+
+
+def render(pages: Mapping[str, Page], *, field_names: bool = False) -> bytes:
+    """Return the exposition of `pages`, one per worker, each sample with the label `worker` of its page.
+
+    With `field_names` the families that have a counterpart in the field come under its names, too.
+    """
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import generate_latest
 
     registry = CollectorRegistry()
     registry.register(_Pages(pages))
+    if field_names:
+        from zerohop_picker.field_metrics import FieldNames
+
+        registry.register(FieldNames(pages))
     return generate_latest(registry)
 
 

@@ -157,7 +157,7 @@ class Ports:
         if self._config.metrics_address is not None:
 
             async def metrics() -> tuple[str, bytes]:
-                return TEXT, render(await pages())
+                return TEXT, render(await pages(), field_names=self._config.field_metric_names)
 
             server = MetricsServer({"/metrics": metrics})
             self._servers.append(server)

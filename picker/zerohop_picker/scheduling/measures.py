@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from zerohop_picker.metrics import Histogram, Metrics
 from zerohop_picker.scheduling.guard import WATCH
+from zerohop_picker.scheduling.pool_gauges import export_pools
 from zerohop_picker.state.prefixes import PrefixUse
+from zerohop_picker.state.view import View
 
 #: Upper bounds in seconds: the field's own buckets start at 0.1 ms, which is slower than a whole decision here.
 BOUNDS_S: Final = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1)
@@ -25,6 +27,12 @@ class Measures:
             "scheduler_faults", "Decisions that failed by a fault of our own; answered by the fallback."
         )
         self.fallbacks = metrics.counter("scheduler_fallbacks", "Decisions made without plugins.")
+        #: By model as asked for, model as forwarded, and priority.
+        self.requests = metrics.counters(
+            "scheduled_requests", "Requests that got a decision.", "model", "target_model", "priority"
+        )
+        attempts = metrics.counters("scheduler_attempts", "Decisions asked for, by outcome.", "status")
+        self.decided, self.refused = attempts.labels("success"), attempts.labels("failure")
         self.shed = metrics.counter("requests_shed", "Sheddable requests refused because the pool was saturated.")
         self.degraded = metrics.counter(
             "scheduler_degraded", "Decisions among doubtful endpoints: no usable one was left."
@@ -55,8 +63,15 @@ class Measures:
             found = self._kept[key] = self._plugins.labels(*key)
         found.observe(seconds)
 
+    def watch_pools(self, view: Callable[[], View | None]) -> None:
+        """Export what the newest snapshot says of the pools."""
+        export_pools(self._metrics, view)
+
     def watch_prefixes(self, prefixes: PrefixUse) -> None:
         """Export what ``prefixes`` counts."""
+        self._metrics.measured(
+            "prefix_entries", "Entries of the prefix directory.", (), lambda: (((), float(prefixes.entries())),)
+        )
         self._metrics.counted(
             "prefix_lookups", "Prompts looked up in the prefix directory.", (), lambda: (((), prefixes.lookups),)
         )

@@ -75,6 +75,7 @@ class StandardScheduler:
         self._prefixes = PrefixUse(directory, config.prefix) if directory is not None else None
         self._sessions = Sessions(sessions) if sessions is not None else None
         self.measures = measures or Measures()
+        self.measures.watch_pools(lambda: self._latest.view(clock()))
         if self._prefixes is not None:
             self.measures.watch_prefixes(self._prefixes)
         self._random = random.Random(seed)
@@ -154,6 +155,8 @@ class StandardScheduler:
         try:
             decision = self._schedule(request, now_ns)
             self.measures.durations.observe(time.perf_counter() - started)
+            if isinstance(decision, Refusal):
+                self.measures.refused.increment()
             return decision
         except PastDeadline:
             return self.fallback(request, now_ns)
@@ -271,6 +274,9 @@ class StandardScheduler:
             headers += ((DEBUG_RESPONSE_HEADER, _shown(trace)),)
             log.event(_LOG, "info", "scores", request_id=request.llm.request_id, picked=outcome.addresses[0],
                       scores=json.dumps(debug))  # fmt: skip
+        asked = request.llm.model or ""
+        self.measures.decided.increment()
+        self.measures.requests.labels(asked, model or asked, str(resolution.priority)).increment()
         observed_ns = int(view.raw("observed_ns")[row])
         if observed_ns:
             self.measures.value_age.observe((now_ns - observed_ns) * 1e-9)

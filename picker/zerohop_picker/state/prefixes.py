@@ -27,6 +27,13 @@ SMALLEST_BLOCK_TOKENS: Final = 64
 _DOMAINS_KEPT: Final = 1024
 
 
+class DirectoryStats(Protocol):
+    """What is needed of ``zerohop_snapshot.prefix.PrefixStats``."""
+
+    @property
+    def entries(self) -> int: ...  # noqa: D102
+
+
 class Directory(Protocol):
     """What is needed of ``zerohop_snapshot.prefix.PrefixDirectory``."""
 
@@ -39,6 +46,8 @@ class Directory(Protocol):
     def set_capacity(self, row: int, blocks: int) -> None: ...  # noqa: D102
 
     def generation(self, row: int) -> int: ...  # noqa: D102
+
+    def stats(self) -> DirectoryStats: ...  # noqa: D102
 
     def clear(self, row: int, generation: int | None = None) -> None: ...  # noqa: D102
 
@@ -150,6 +159,10 @@ class PrefixUse:
             if self._settings.auto_tune and tokens[row] == tokens[row]:
                 blocks = max(1, int(tokens[row] * BYTES_PER_TOKEN / self._block_bytes))
             self._directory.set_capacity(row, blocks)
+
+    def entries(self) -> int:
+        """Return how many blocks the directory holds; a fraction of a millisecond, for the metrics page."""
+        return self._directory.stats().entries
 
     def dispatched(self, lookup: Lookup, row: int, generation: int) -> None:
         """Note that the prompt goes to ``row``."""

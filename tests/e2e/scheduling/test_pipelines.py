@@ -1,5 +1,6 @@
 """Pipelines through a real Envoy: adapters, prefixes over a restart, a plugin that is edited while requests run."""
 
+# ruff: noqa: E501
 from __future__ import annotations
 
 import asyncio
