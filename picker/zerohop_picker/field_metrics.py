@@ -1,6 +1,6 @@
 """Our metrics under the names that the field's dashboards use: `llm_d_epp_*` and the older `inference_*`.
 
-A translation of pages that are rendered anyway, summed over the workers: nothing is counted twice during a request. What
+A translation of pages that are rendered anyway, summed over the workers: a request is counted once. What
 has no counterpart here (flow control, predicted latency, response sizes) is left out rather than shown as zero.
 
 Source: llm-d-router v0.10 and Gateway API Inference Extension v1.5, their metrics packages.
