@@ -32,6 +32,7 @@ from zerohop_process import log
 from zerohop_process.errors import ConfigError
 from zerohop_process.lifecycle import StopSignal, guarded, ready
 from zerohop_process.lifecycle import run as run_loop
+from zerohop_process.units import duration_text
 from zerohop_snapshot.errors import SnapshotError
 from zerohop_snapshot.writer import SnapshotWriter
 
@@ -51,10 +52,21 @@ def run(args: argparse.Namespace) -> int:
         log.configure(config.log_format, "agent", config.log_level)
         for warning in configuration.warnings(config):
             log.event(_logger, "warning", warning)
+        _tell(config)
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         return run_loop(serve(config))
 
     return guarded("agent", body)
+
+
+def _tell(config: AgentConfig) -> None:
+    log.event(
+        _logger, "info", "starting", node=config.node, shm_dir=config.shm_dir,
+        endpoints=len(config.endpoints.endpoints), endpoints_file=config.endpoints_file,
+        scrape_interval=duration_text(config.scrape_interval_ns),
+        publish_interval=duration_text(config.publish_interval_ns), stale_after=duration_text(config.bounds.stale_ns),
+        gpu="auto" if config.gpu else "off", discovery=config.discovery.source,
+    )  # fmt: skip
 
 
 async def serve(config: AgentConfig) -> int:

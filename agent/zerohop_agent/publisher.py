@@ -6,7 +6,10 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from zerohop_process.log import OncePerChange, get
 from zerohop_snapshot.writer import SnapshotWriter
+
+_logger = get("agent.publisher")
 
 #: A publish at least this often, so that a picker can tell an agent that has nothing to say from one that hangs.
 HEARTBEAT_NS = 50_000_000
@@ -43,6 +46,8 @@ class Publisher:
         self._dirty = True
         self._stopped = True
         self.publishes = 0
+        self.failures = 0
+        self._once = OncePerChange()
         #: Seconds that the last publish took, and by how many the loop was late for it.
         self.publish_seconds = 0.0
         self.lag_seconds = 0.0
@@ -79,7 +84,7 @@ class Publisher:
 
     def is_alive(self, within_ns: int = 5_000_000_000) -> bool:
         """True while publishes happen; may be called from any thread."""
-        return not self._stopped and time.monotonic_ns() - self._last_ns < within_ns
+        return not self._stopped and time.monotonic_ns() - self._published_ns < within_ns
 
     def _publish(self) -> None:
         self._timer = None
@@ -90,12 +95,17 @@ class Publisher:
         self._last_ns = now_ns
         self._due_ns = now_ns
         dirty, self._dirty = self._dirty, False
-        changed = self._prepare(now_ns)
-        if dirty or changed or now_ns - self._published_ns >= self._heartbeat_ns:
-            self._published_ns = now_ns
-            self._writer.publish()
-            self.publishes += 1
-            self.publish_seconds = (time.monotonic_ns() - now_ns) / 1e9
+        try:
+            changed = self._prepare(now_ns)
+            if dirty or changed or now_ns - self._published_ns >= self._heartbeat_ns:
+                self._writer.publish()
+                self._published_ns = now_ns
+                self.publishes += 1
+                self.publish_seconds = (time.monotonic_ns() - now_ns) / 1e9
+            self._once.changed("publish", "")
+        except Exception as failure:  # a fault of ours must not end the publishing; `/healthz` and the age tell of it
+            self.failures += 1
+            self._once.log(_logger, "error", "publish", repr(failure), "a publish failed", error=repr(failure))
         # What `prepare` changed by itself is in this publish; it must not call for another one.
         self._dirty = False
         self._schedule(now_ns + (self.interval_ns if self._polling() else self._heartbeat_ns))

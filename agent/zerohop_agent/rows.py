@@ -44,6 +44,7 @@ class EndpointColumns:
         self.counters = [table.column(name) for name in _COUNTERS]
         self.rates = [table.column(name) for name in _RATES]
         self.observed_ns = table.column("observed_ns")
+        self.flags = table.column("flags")
         self.progress_ns = table.column("progress_ns")
         self.detail_observed_ns = table.column("detail_observed_ns")
 

@@ -16,10 +16,11 @@ from zerohop_agent.rows import EndpointColumns, EndpointRow
 from zerohop_agent.signals import Signals, SourceError
 from zerohop_process.log import OncePerChange, event, get
 from zerohop_snapshot.errors import ColdTooLarge
-from zerohop_snapshot.layout import UnhealthyReason
+from zerohop_snapshot.layout import Flag, UnhealthyReason
 from zerohop_snapshot.writer import SnapshotWriter
 
 _logger = get("agent.runtime")
+_USED, _STALE = int(Flag.USED), int(Flag.STALE)
 
 
 class Runtime:
@@ -246,6 +247,18 @@ class Runtime:
             if row.observed_ns and age_ns >= stale_after_ns(row, self.bounds) * self.bounds.forget_factor:
                 row.forget()
             self._latch(row, now_ns)
+        if self._inherited:
+            self._age_inherited(now_ns)
+
+    def _age_inherited(self, now_ns: int) -> None:
+        """Mark rows of the previous run stale in time, while no source has named them again."""
+        mine = {row.row for row in self.rows.values()}
+        columns = self._columns
+        for row, word in enumerate(columns.flags):
+            aged = now_ns - columns.observed_ns[row] >= self.bounds.stale_ns
+            if word & _USED and not word & _STALE and row not in mine and aged:
+                columns.flags[row] = word | _STALE
+                self._changed = True
 
     def _latch(self, row: EndpointRow, now_ns: int) -> None:
         expires_ns = row.observed_ns + stale_after_ns(row, self.bounds)

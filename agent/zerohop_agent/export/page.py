@@ -51,7 +51,7 @@ class SnapshotPage:
     def render(
         self, snapshot: Snapshot, file_bytes: int, now_ns: int | None = None, workers: Sequence[PeerCell] = ()
     ) -> str:
-        """The lines for endpoints, GPUs, host and the snapshot itself. `workers` are the cells of live picker workers."""
+        """The lines for endpoints, GPUs, host and the snapshot. `workers` are the cells of live picker workers."""
         now = time.monotonic_ns() if now_ns is None else now_ns
         self._read_cold(snapshot)
         lines: list[str] = []

@@ -5,6 +5,8 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from support.waiting import eventually_async, hold_async
 from zerohop_agent.publisher import HEARTBEAT_NS, Publisher
 from zerohop_snapshot.reader import SnapshotReader
@@ -100,5 +102,28 @@ async def test_a_loop_that_hangs_is_not_alive(tmp_path: Path) -> None:
     await eventually_async(lambda: publisher.is_alive(within_ns=150 * MS))
     assert publisher.take_lag_max() > 0.1
     assert publisher.take_lag_max() < 0.1
+    publisher.stop()
+    writer.close()
+
+
+async def test_a_fault_in_one_publish_does_not_end_the_publishing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = SnapshotWriter(tmp_path)
+    faulty = True
+
+    def prepare(_: int) -> bool:
+        if faulty:
+            raise RuntimeError("a fault of ours")
+        return True
+
+    publisher = Publisher(writer, prepare, 5 * MS)
+    publisher.start()
+    await eventually_async(lambda: publisher.failures >= 3)
+    assert not publisher.is_alive()
+    assert [record.getMessage() for record in caplog.records] == ["a publish failed"]
+    faulty = False
+    await eventually_async(lambda: publisher.publishes >= 2)
+    assert publisher.is_alive()
     publisher.stop()
     writer.close()

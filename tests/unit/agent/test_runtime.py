@@ -159,9 +159,9 @@ async def test_a_restarted_agent_goes_on_with_rows_values_and_sequence(tmp_path:
     runtime, writer = restarted(tmp_path, readers, expected_sources=expected)
     reader = SnapshotReader(tmp_path)
 
-    def view() -> View:
-        runtime.prepare(NOW + 10 * MS)
-        writer.publish(NOW + 10 * MS)
+    def view(now_ns: int = NOW + 10 * MS) -> View:
+        runtime.prepare(now_ns)
+        writer.publish(now_ns)
         snapshot = reader.read()
         assert snapshot is not None
         return View(snapshot)
@@ -178,6 +178,8 @@ async def test_a_restarted_agent_goes_on_with_rows_values_and_sequence(tmp_path:
         assert after.flags(address) == set(), address
     word = after.get("pools", "10.0.0.2:1")
     assert [pool["name"] for bit, pool in enumerate(after.cold["pools"]) if word >> bit & 1] == ["q"]
+    # Nobody reads them meanwhile, so in time they are stale.
+    assert view(NOW + 3 * SECOND).flags("10.0.0.1:1") == {"stale"}
     # The other source speaks, and knows one of them no more.
     runtime.apply("kubernetes", EndpointSet((endpoint("10.0.0.1:1", pools=("p",)),)))
     after = view()
