@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from support.apiserver import ApiServer, pod, pool
+from support.picker_client import health, picked
 from support.ports import free_port
 from support.processes import Process, Processes
 from support.waiting import eventually
 from zerohop_agent.discovery.resources import POOLS_V1, POOLS_V1ALPHA2
-from zerohop_picker._pb import extproc_pb2, health_pb2
 from zerohop_picker.tls import self_signed
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
@@ -116,47 +114,6 @@ schedulingProfiles:
       - {pluginRef: prefix-cache-scorer, weight: 3}
       - {pluginRef: max-score-picker}
 """
-
-
-def health(port: int, service: str) -> int:
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        check = channel.unary_unary(
-            "/grpc.health.v1.Health/Check",
-            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
-            response_deserializer=health_pb2.HealthCheckResponse.FromString,
-        )
-        try:
-            return int(check(health_pb2.HealthCheckRequest(service=service), timeout=2).status)
-        except grpc.RpcError:
-            return -1
-
-
-def picked(port: int, *, tls: bool) -> str:
-    """The destination for one request without a body."""
-    if tls:
-        certificate = ssl.get_server_certificate(("127.0.0.1", port))
-        channel = grpc.secure_channel(
-            f"127.0.0.1:{port}",
-            grpc.ssl_channel_credentials(certificate.encode()),
-            [("grpc.ssl_target_name_override", "localhost")],
-        )
-    else:
-        channel = grpc.insecure_channel(f"127.0.0.1:{port}")
-    with channel:
-        process = channel.stream_stream(
-            "/envoy.service.ext_proc.v3.ExternalProcessor/Process",
-            request_serializer=extproc_pb2.ProcessingRequest.SerializeToString,
-            response_deserializer=extproc_pb2.ProcessingResponse.FromString,
-        )
-        message = extproc_pb2.ProcessingRequest()
-        message.request_headers.end_of_stream = True
-        for name, value in ((":method", b"GET"), (":path", b"/v1/models")):
-            message.request_headers.headers.headers.add(key=name, raw_value=value)
-        answer = next(iter(process(iter([message]), timeout=5)))
-        for option in answer.request_headers.response.header_mutation.set_headers:
-            if option.header.key == "x-gateway-destination-endpoint":
-                return str(option.header.raw_value.decode())
-        return f"no destination: {answer}"
 
 
 def fill(words: Sequence[str], values: Mapping[str, Any]) -> list[str]:
