@@ -29,9 +29,10 @@ from zerohop_agent.signals import Signals
 from zerohop_console.snapshot_view import view
 from zerohop_snapshot import SnapshotReader
 
-pytestmark = [pytest.mark.vllm, pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.e2e, pytest.mark.timeout(900)]
 
-START_TIMEOUT_S = 180.0
+#: vLLM takes 30 s to start where it is alone
+START_TIMEOUT_S = 300.0
 
 
 def serve(run: Processes, port: int, shm_dir: Path | None) -> Process:
