@@ -39,7 +39,8 @@ class Served:
         self.health = Health()
 
     def channel(self, *, options: Sequence[tuple[str, Any]] = ()) -> Any:
-        """Return a new channel of a stock client."""
+        """Return a new channel of a stock client, with a connection of its own."""
+        options = (("grpc.use_local_subchannel_pool", 1), *options)
         if self.tls is None:
             return grpc.aio.insecure_channel(str(self.where), options=options)
         credentials = grpc.ssl_channel_credentials(self.tls.pair.certificate)

@@ -33,7 +33,6 @@ class NativeFront:
         self.read_buffer = memoryview(bytearray(READ_BYTES))
         self.held_bytes = 0
         self.connections: set[NativeConnection] = set()
-        self._holders: dict[NativeStream, None] = {}
         self._servers: list[asyncio.Server] = []
         self._locks: list[PathLock] = []
         self._sweeper: asyncio.TimerHandle | None = None
@@ -104,19 +103,23 @@ class NativeFront:
             self._gone.set()
 
     def hold(self, stream: NativeStream, held_bytes: int) -> None:
-        """Note that `stream` now holds so many bytes, and refuse whoever stood still longest when that is too much."""
-        self.held_bytes += held_bytes - stream.held_bytes
+        """Note that `stream` now holds so many bytes, and make room when all together hold too much."""
+        more = held_bytes - stream.held_bytes
         stream.held_bytes = held_bytes
-        if not held_bytes:
-            self._holders.pop(stream, None)
-            return
-        self._holders[stream] = None
-        while self.held_bytes > self.limits.held_bytes and self._holders:
-            idlest = min(self._holders, key=lambda holder: holder.moved_ns)
-            self._holders.pop(idlest)
+        self.held_bytes += more
+        stream.connection.held_bytes += more
+        if more > 0 and self.held_bytes > self.limits.held_bytes:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        # The connection that holds most pays, with its upload that stood still longest: no peer can push out another.
+        while self.held_bytes > self.limits.held_bytes:
+            greediest = max(self.connections, key=lambda connection: connection.held_bytes)
+            holders = [stream for stream in greediest.streams.values() if stream.held_bytes]
+            idlest = min(holders, key=lambda stream: stream.moved_ns)
             self._refused.labels("held_bytes").increment()
             idlest.refuse(503, "rejected-saturated", "the picker holds too many unfinished requests")
-            asyncio.get_running_loop().call_soon(idlest.flush)
+            asyncio.get_running_loop().call_soon(greediest.flush)
 
     def wake_at(self, wake_ns: int, stream: NativeStream) -> None:
         """Call `stream.wake` at a moment."""

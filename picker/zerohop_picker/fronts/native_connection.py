@@ -51,6 +51,7 @@ class NativeConnection(asyncio.BufferedProtocol):
 
     def __init__(self, front: NativeFront, services: calls.Services) -> None:
         self.streams: dict[int, NativeStream] = {}
+        self.held_bytes = 0
         self.opened_ns = self.heard_ns = monotonic_ns()
         self.last_stream_id = 0
         self.front = front
@@ -157,8 +158,6 @@ class NativeConnection(asyncio.BufferedProtocol):
                 stream = streams.get(event.stream_id)  # type: ignore[attr-defined]
                 if stream is not None:
                     stream.half_closed(now_ns)
-            elif kind is ConnectionClosed:
-                self.front.count_fault(ErrorCode(cast("ConnectionClosed", event).error_code).name)
         self.flush()
 
     def flush(self) -> None:
@@ -172,12 +171,20 @@ class NativeConnection(asyncio.BufferedProtocol):
             if self.ended:
                 self._tell_ended()
             if not self.h2.want_read and not self.h2.want_write:
-                self._transport.close()
+                self._closed()
                 return
-            if not self._paused and self.h2.want_write and self.h2.queued_body_size() > self.limits.queued_bytes:
+            if self.h2.queued_body_size() > self.limits.queued_bytes:
                 self._fault("the peer does not take its replies")
         except NGH2Error as error:
             self._fault(str(error))
+
+    def _closed(self) -> None:
+        # Either side's GOAWAY has been said and nothing is open any more.
+        for event in self.h2.events():
+            if type(event) is ConnectionClosed and event.error_code != ErrorCode.NO_ERROR:
+                self.front.count_fault(ErrorCode(event.error_code).name.lower())
+        if self._transport is not None:
+            self._transport.close()
 
     def _tell_ended(self) -> None:
         # A call we ended may still have a peer that sends; RFC 9113 8.1 and gRPC's own servers end it with NO_ERROR.

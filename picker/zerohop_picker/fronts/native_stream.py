@@ -28,10 +28,10 @@ SINGLE_PIECE_BYTES = 64 * 1024
 class NativeStream:
     """Serves one call. It is over once it has left its connection's `streams`, and its call is closed then."""
 
-    __slots__ = ("_answered", "_connection", "_reader", "call", "held_bytes", "moved_ns", "peer_ended", "stream_id")
+    __slots__ = ("_answered", "_reader", "call", "connection", "held_bytes", "moved_ns", "peer_ended", "stream_id")
 
     def __init__(self, connection: NativeConnection, stream_id: int, now_ns: int) -> None:
-        self._connection = connection
+        self.connection = connection
         self._reader = MessageReader(connection.limits.message_bytes)
         self._answered = False
         self.stream_id = stream_id
@@ -65,14 +65,14 @@ class NativeStream:
             return
         self.moved_ns = received_ns
         if call.wake_ns:
-            self._connection.front.wake_at(call.wake_ns, self)
+            self.connection.front.wake_at(call.wake_ns, self)
         held = call.held_bytes + self._reader.held_bytes
         if held != self.held_bytes:
-            self._connection.front.hold(self, held)
+            self.connection.front.hold(self, held)
 
     def half_closed(self, now_ns: int) -> None:
         """Serve the end of what the peer sends."""
-        if self.stream_id not in self._connection.streams:
+        if self.stream_id not in self.connection.streams:
             return
         self.peer_ended = True
         try:
@@ -91,7 +91,7 @@ class NativeStream:
     def wake(self) -> None:
         """Have the call say what it has to say once its time has come."""
         now_ns = monotonic_ns()
-        if not 0 < self.call.wake_ns <= now_ns or self.stream_id not in self._connection.streams:
+        if not 0 < self.call.wake_ns <= now_ns or self.stream_id not in self.connection.streams:
             return
         try:
             self.push(self.call.wake(now_ns))
@@ -103,7 +103,7 @@ class NativeStream:
 
     def send(self, replies: Sequence[bytes]) -> None:
         """Queue replies; the connection writes them at its next flush."""
-        h2, stream_id = self._connection.h2, self.stream_id
+        h2, stream_id = self.connection.h2, self.stream_id
         try:
             if not self._answered:
                 self._answered = True
@@ -120,9 +120,9 @@ class NativeStream:
 
     def push(self, replies: Sequence[bytes]) -> None:
         """Send replies at a moment of our own choosing."""
-        if self.stream_id in self._connection.streams:
+        if self.stream_id in self.connection.streams:
             self.send(replies)
-            self._connection.flush()
+            self.connection.flush()
 
     def end(self, status: int, message: str) -> None:
         """End the call with a gRPC status."""
@@ -132,16 +132,16 @@ class NativeStream:
                 (b"grpc-status", str(status).encode()),
                 (b"grpc-message", quote(message, safe=" ,:;'").encode()),
             ]
-        h2 = self._connection.h2
+        h2 = self.connection.h2
         try:
             if not self._answered:
                 self._answered = True
                 h2.send_response(self.stream_id, RESPONSE_HEADERS)
             h2.send_trailers(self.stream_id, trailers)
-            self._connection.ended.append(self)
+            self.connection.ended.append(self)
         except NGH2Error:
             pass  # reset meanwhile, as in `send`
-        self._connection.front.count_ended(status)
+        self.connection.front.count_ended(status)
         self.over()
 
     def refuse(self, status: int, reason: str, message: str) -> None:
@@ -151,26 +151,26 @@ class NativeStream:
         except StreamFault as fault:
             self.end(fault.grpc_status, fault.message)
             return
-        if self.stream_id in self._connection.streams:
+        if self.stream_id in self.connection.streams:
             self.end(calls.OK, "")
 
     def flush(self) -> None:
         """Have the connection write what it can."""
-        self._connection.flush()
+        self.connection.flush()
 
     def over(self) -> None:
         """Leave the connection and release everything. Idempotent."""
-        if self._connection.streams.pop(self.stream_id, None) is not None:
+        if self.connection.streams.pop(self.stream_id, None) is not None:
             self.release()
 
     def release(self) -> None:
         """Close the call of a stream that has left its connection."""
         if self.held_bytes:
-            self._connection.front.hold(self, 0)
+            self.connection.front.hold(self, 0)
         self.call.close()
-        self._connection.front.stream_over()
+        self.connection.front.stream_over()
 
     def _broken(self) -> None:
-        self._connection.front.count_broken()
+        self.connection.front.count_broken()
         _logger.exception("a call failed inside the picker")
         self.end(calls.INTERNAL, "internal error")

@@ -25,7 +25,7 @@ MODES = ("headers-only", "body", "istio-shaped")
 
 @pytest.mark.parametrize("manifest", sorted(path.name for path in MANIFESTS.glob("*.yaml")))
 def test_envoy_accepts_the_configuration(manifest: str) -> None:
-    command = [envoy_binary(), "-c", MANIFESTS / manifest, "--mode", "validate", "--use-dynamic-base-id"]
+    command: list[str | Path] = [envoy_binary(), "-c", MANIFESTS / manifest, "--mode", "validate", "--use-dynamic-base-id"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
