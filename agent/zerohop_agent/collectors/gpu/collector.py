@@ -31,6 +31,8 @@ logger = get("agent.gpu")
 #: How often messages of the child are looked at and conditions are assessed; an XID reaches routing within this.
 _CHECK_NS = 100_000_000
 _ABSENT_CHECK_NS = 1_000_000_000
+#: Conditions change with time alone, too: holds run out.
+_ASSESS_NS = 500_000_000
 _XIDS_KEPT = 32
 
 #: Columns that a reading has a value for under the same name.
@@ -122,6 +124,9 @@ class GpuCollector:
         self._session_broken = False
         self._left_over = 0
         self._looked_ns = 0
+        self._news = True
+        self._state = self._process.state
+        self._assessed_ns = 0
         self.conditions: dict[str, GpuCondition] = {}
         self.driver_version = ""
 
@@ -138,6 +143,7 @@ class GpuCollector:
     # -- from the child ------------------------------------------------------------------------------------------------
 
     def _hear(self, message: Mapping[str, Any]) -> None:
+        self._news = True
         kind = message.get("t")
         if kind == "boards":
             self._take_boards([Board(**board) for board in message["boards"]], str(message["driver"]))
@@ -205,6 +211,12 @@ class GpuCollector:
         self._look_for_missing(now_ns)
         self._process.check(now_ns)
         readable = self._process.state == ChildState.RUNNING
+        if self._news or self._process.state != self._state or now_ns - self._assessed_ns >= _ASSESS_NS:
+            self._news, self._state, self._assessed_ns = False, self._process.state, now_ns
+            self._write(view, now_ns, readable=readable)
+        self._report(readable=readable)
+
+    def _write(self, view: SnapshotView, now_ns: int, *, readable: bool) -> None:
         if not readable:
             for row in self._rows:
                 row.reading = None
@@ -212,9 +224,8 @@ class GpuCollector:
             self._boards_changed = False
             view.set_gpus([row.board.as_map() for row in self._rows[: self._capacity]])
         for number, row in enumerate(self._rows[: self._capacity]):
-            _write(view, number, row)
+            _write_row(view, number, row)
         self._assess(view, now_ns)
-        self._report(readable=readable)
 
     def _look_for_missing(self, now_ns: int) -> None:
         """A board that fell off the bus is seen again by a new NVML session only: begin one now and then."""
@@ -259,7 +270,7 @@ class GpuCollector:
         await self._process.close()
 
 
-def _write(view: SnapshotView, number: int, row: GpuRow) -> None:
+def _write_row(view: SnapshotView, number: int, row: GpuRow) -> None:
     reading = row.reading or GpuReading()
     gpus = view.gpus
     for name in _VALUES:
