@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from zerohop_agent.signals import Signals
 from zerohop_console.conformance.model_server.facts import Facts, LoadFacts, Sample
 from zerohop_console.conformance.report import Verdict
+from zerohop_snapshot.layout import UnhealthyReason
 
 Found = tuple[Verdict, str]
 Check = Callable[[Facts], Found]
@@ -39,7 +40,7 @@ def is_metrics(facts: Facts) -> Found:
     """Judge whether it is a whole page of metrics."""
     if facts.status != 200:
         return _skip("no page")
-    if facts.error is not None and facts.signals is None and facts.error.reason.name != "ENGINE_UNKNOWN":
+    if facts.error is not None and facts.signals is None and not _engine_unknown(facts):
         return Verdict.FAIL, facts.error.detail
     return Verdict.PASS, f"a whole page of {facts.size_bytes} bytes"
 
@@ -48,10 +49,16 @@ def engine(facts: Facts) -> Found:
     """Judge whose page it is."""
     if facts.status != 200:
         return _skip("no page")
+    if facts.mapping is None and not _engine_unknown(facts):
+        return _skip("no page of metrics")
     if facts.mapping is None:
         return Verdict.FAIL, facts.error.detail if facts.error else "no engine recognised"
     asked = f", as named with --engine {facts.asked_engine}" if facts.asked_engine else ", found from the page"
     return Verdict.PASS, facts.mapping.name + asked
+
+
+def _engine_unknown(facts: Facts) -> bool:
+    return facts.error is not None and facts.error.reason is UnhealthyReason.ENGINE_UNKNOWN
 
 
 def content_type(facts: Facts) -> Found:
