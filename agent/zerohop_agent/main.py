@@ -153,7 +153,7 @@ async def _work(
             finally:
                 waiter.cancel()
         if config.discovery.source != "off":
-            tasks += [asyncio.create_task(work) for work in _discovery(config, runtime, driver.collectors)]
+            tasks += [asyncio.create_task(work) for work in _discovery(config, runtime, driver.collectors, server)]
         publisher.start()
         fields: dict[str, object] = {"shm_dir": config.shm_dir}
         if server is not None:
@@ -173,22 +173,23 @@ async def _work(
 
 
 def _discovery(
-    config: AgentConfig, runtime: Runtime, collectors: Sequence[Collector]
+    config: AgentConfig, runtime: Runtime, collectors: Sequence[Collector], server: MetricsServer | None
 ) -> list[Coroutine[Any, Any, None]]:
     """What to run so that Kubernetes says which endpoints there are, and which GPUs serve them."""
 
     def apply(endpoints: EndpointSet) -> None:
         runtime.apply("kubernetes", endpoints)
 
+    register = server.register if server is not None else None
     gpus = next((collector for collector in collectors if isinstance(collector, GpuCollector)), None)
     socket = config.gpu_settings.pod_resources_socket
     if gpus is None or not socket.parent.is_dir():
-        return [discovery.run(config.discovery, apply)]
+        return [discovery.run(config.discovery, apply, register)]
     # grpcio takes 22 MB: only where there is a kubelet to ask.
     from zerohop_agent.kubelet.assignment import GpuAssignment
 
     assignment = GpuAssignment(apply, lambda: gpus.boards, socket)
-    return [discovery.run(config.discovery, assignment.apply), assignment.run()]
+    return [discovery.run(config.discovery, assignment.apply, register), assignment.run()]
 
 
 async def _first_of(*tasks: asyncio.Task[Any]) -> None:

@@ -7,18 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from prometheus_client.registry import Collector
+
 from zerohop_agent.discovery.settings import DiscoverySettings, add_arguments, from_arguments
 from zerohop_agent.endpoints import EndpointSet
 
 __all__ = ["DiscoverySettings", "add_arguments", "from_arguments", "run"]
 
 
-async def run(settings: DiscoverySettings, apply: Callable[[EndpointSet], None]) -> None:
+async def run(
+    settings: DiscoverySettings,
+    apply: Callable[[EndpointSet], None],
+    register: Callable[[Collector], None] | None = None,
+) -> None:
     """Calls `apply` with everything known, each time something changes, until cancelled.
+
+    `register` is given a collector of metrics about discovery itself.
 
     Raises: ConfigError when the kubeconfig or the service account cannot be used.
     """
     # Imported here: an agent without Kubernetes should not pay for the client's memory.
+    from zerohop_agent.discovery.metrics import DiscoveryMetrics
     from zerohop_agent.discovery.session import Discovery
 
-    await Discovery(settings, apply).run()
+    session = Discovery(settings, apply)
+    if register is not None:
+        register(DiscoveryMetrics(session))
+    await session.run()

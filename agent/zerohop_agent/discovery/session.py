@@ -13,7 +13,7 @@ from zerohop_agent.discovery.clock import Clock, SystemClock
 from zerohop_agent.discovery.customs import Custom
 from zerohop_agent.discovery.lease import Lease
 from zerohop_agent.discovery.pods import Pod, pod_from_json
-from zerohop_agent.discovery.reflector import Reflector, ResourceGone
+from zerohop_agent.discovery.reflector import Counters, Reflector, ResourceGone
 from zerohop_agent.discovery.resources import Resource, Role
 from zerohop_agent.discovery.settings import DiscoverySettings
 from zerohop_agent.discovery.status import StatusWriter
@@ -52,6 +52,8 @@ class Discovery:
         self.client = client
         self.reflectors: dict[tuple[Resource, str | None], Reflector[Custom] | Reflector[Pod]] = {}
         self.status_writer: StatusWriter | None = None
+        #: Sets that were applied.
+        self.applied = 0
         self._apply = apply
         self._pods: Mapping[str, Pod] | None = None
         self._kubelet: object | None = None
@@ -75,13 +77,17 @@ class Discovery:
         """How old and how large each source is, by its name."""
         now = self.clock.monotonic()
         found: dict[str, SourceState] = {}
-        sources = [(str(key[0]) + (f"@{key[1]}" if key[1] else ""), value) for key, value in self.reflectors.items()]
+        sources = [(_name(key), value) for key, value in list(self.reflectors.items())]
         if self._kubelet is not None:
             sources.append(("kubelet", self._kubelet))  # type: ignore[arg-type]
         for name, source in sources:
             age_s = None if source.synced_at is None else now - source.synced_at
             found[name] = SourceState(age_s, len(source.objects), source.trouble)
         return found
+
+    def counters(self) -> dict[str, Counters]:
+        """What each reflector counted, by the name of its source."""
+        return {_name(key): value.counters for key, value in list(self.reflectors.items())}
 
     # Starting.
 
@@ -264,6 +270,7 @@ class Discovery:
             new = self._endpoint_set()
             if new != self._last:
                 self._last = new
+                self.applied += 1
                 self._apply(new)
 
     def _can_speak(self) -> bool:
@@ -313,3 +320,9 @@ class Discovery:
         for custom in every:
             if custom.resource.role is Role.MODELS:
                 yield custom, verdicts.verdict_on(custom, names, duplicates)
+
+
+def _name(key: tuple[Resource, str | None]) -> str:
+    """A source as logs and metrics call it: the resource, and the namespace where it is one of several."""
+    resource, namespace = key
+    return f"{resource}@{namespace}" if namespace else str(resource)

@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.registry import Collector
 
 from zerohop_agent.export.page import SnapshotPage
 from zerohop_process.address import Address
@@ -51,6 +52,10 @@ class MetricsServer:
         self.address = Address(where.host, int(self._server.server_address[1]))
         # The thread wakes for requests alone; `close` knocks at the door.
         self._thread = threading.Thread(target=self._server.serve_forever, args=(3600,), name="metrics", daemon=True)
+
+    def register(self, collector: Collector) -> None:
+        """Add the metrics of a part that started later."""
+        self._registry.register(collector)
 
     def start(self) -> None:
         """Answer requests until `close`."""
