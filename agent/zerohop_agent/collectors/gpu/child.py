@@ -78,11 +78,14 @@ class _Loop:
     """Ticks: loads at every one, the rest at slow ones and right after an XID."""
 
     def __init__(self, nvml: Any, output: Output, fast_s: float, slow_s: float) -> None:
+        from zerohop_agent.collectors.gpu.measure import BoardReader
+
         self._nvml = nvml
         self._output = output
         self._fast_s = fast_s
         self._slow_s = slow_s
         self._readings: dict[str, GpuReading] = {board.uuid: GpuReading() for board in nvml.boards}
+        self._readers = {board.uuid: BoardReader(nvml, board) for board in nvml.boards}
         self._wake = threading.Event()
         self._slow_due = self._last_slow = 0.0
 
@@ -131,14 +134,14 @@ class _Loop:
     def _read(self, board: Board, *, slow: bool) -> None:
         from zerohop_agent.collectors.gpu.nvml import BoardLostError, ResetRequiredError
 
-        reading = self._readings[board.uuid]
+        reading, reader = self._readings[board.uuid], self._readers[board.uuid]
         if reading.lost:
             reading.observed_ns = time.monotonic_ns()
             return
         try:
             if slow or not reading.slow_observed_ns:
-                self._nvml.read_slow(board, reading)
-            self._nvml.read_fast(board, reading)
+                reader.read_slow(reading)
+            reader.read_fast(reading)
         except BoardLostError:
             self._readings[board.uuid] = GpuReading(observed_ns=time.monotonic_ns(), lost=True)
         except ResetRequiredError:

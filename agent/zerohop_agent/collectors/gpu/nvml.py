@@ -1,4 +1,4 @@
-"""The driver as NVML shows it, through nvidia-ml-py: the only module that imports pynvml.
+"""The driver as NVML shows it, through nvidia-ml-py: from init to shutdown.
 
 Each call may be unsupported on a board, in a MIG mode, or in a driver's version: the answer "no" is kept per call,
 board and MIG mode, so that it is asked once. Handles are kept too (looking one up can be expensive) and boards are
@@ -11,22 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pynvml
 
-from zerohop_agent.collectors.gpu.reading import Board, GpuReading
-
-_NVLINK_LINKS = 36
-_ALL_LINKS = 0xFFFFFFFF
-_MEMORY_TEMPERATURE = 82
-_NVLINK_TX_KIB = 138
-_NVLINK_RX_KIB = 139
-_POWER_INSTANT = 186
-_RECOVERY_ACTION = 230
+from zerohop_agent.collectors.gpu.reading import Board
 
 _UNSUPPORTED = frozenset(
     {
@@ -78,6 +69,7 @@ class Nvml:
         self._call_driver(pynvml.nvmlInit)
         self._handles: dict[str, Any] = {}
         self._no: set[tuple[str, bool, str]] = set()
+        self._refusals: set[tuple[str, bool, str, int]] = set()
         #: Calls that were answered, and that failed without a reason, since the last `check_access`.
         self.answers = 0
         self.unknown_errors = 0
@@ -147,120 +139,10 @@ class Nvml:
             found.append(Board(uuid, name, parent.index, parent.bus_id, parent.minor, mig))
         return found
 
-    # -- reading -------------------------------------------------------------------------------------------------------
-
-    def read_fast(self, board: Board, reading: GpuReading) -> None:
-        """Load, memory, power, heat and clocks. Raises: BoardLostError, BoardsChangedError."""
+    def check_mig(self, board: Board) -> None:
+        """Raises: BoardsChangedError when MIG of the board was switched or its instances are others."""
         handle = self._handles[board.uuid]
-        reading.reset_required = False
-        if not board.is_instance:
-            self._read_load(board, handle, reading)
-        self._read_memory(board, handle, reading)
-        reading.observed_ns = time.monotonic_ns()
-
-    def _read_load(self, board: Board, handle: Any, reading: GpuReading) -> None:
-        use = self._ask(board, pynvml.nvmlDeviceGetUtilizationRates, handle)
-        reading.utilization = _percent(use.gpu) if use is not None else None
-        reading.memory_utilization = _percent(use.memory) if use is not None else None
-        power_mw = _known(self._ask(board, pynvml.nvmlDeviceGetPowerUsage, handle))
-        if power_mw is None:
-            power_mw = self._field(board, handle, _POWER_INSTANT)
-        reading.power_watts = power_mw / 1e3 if power_mw is not None else None
-        heat = self._ask(board, pynvml.nvmlDeviceGetTemperatureV, handle, pynvml.NVML_TEMPERATURE_GPU)
-        if heat is None:  # the wrapper does not fall back by itself; the old call goes with CUDA 14
-            heat = self._ask(board, pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)
-        reading.temperature_celsius = heat if (heat := _known(heat)) is not None and -100 < heat < 300 else None
-        reading.sm_clock_hertz = self._clock(board, pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM)
-        reading.memory_clock_hertz = self._clock(board, pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM)
-        reasons = self._ask(board, pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
-        if reasons is None:  # the name until about R535, with the same bits
-            reasons = self._ask(board, pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
-        reading.clock_event_reasons = int(reasons) if _known(reasons) is not None else None
-
-    def _read_memory(self, board: Board, handle: Any, reading: GpuReading) -> None:
-        memory = self._ask(board, pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2, name="memory_v2")
-        reserved = _known(memory.reserved) if memory is not None else None
-        if memory is None:
-            memory = self._ask(board, pynvml.nvmlDeviceGetMemoryInfo, handle, name="memory_v1")
-        total = _known(memory.total) if memory is not None else None
-        reading.unified_memory = self._is_unified(board, memory, total)
-        if reading.unified_memory:
-            total, used = _host_memory()
-            reserved = None
-        else:
-            used = _known(memory.used) if memory is not None else None
-        reading.memory_total_bytes, reading.memory_used_bytes, reading.memory_reserved_bytes = total, used, reserved
-
-    def _is_unified(self, board: Board, memory: Any, total: float | None) -> bool:
-        """Boards that share the host's memory (GB10, Thor) refuse both calls, or say that they have none."""
-        if board.mig is not None:
-            return False
-        if memory is not None:
-            return total == 0
-        return pynvml.NVML_ERROR_NOT_SUPPORTED in self._refusals(board)
-
-    def read_slow(self, board: Board, reading: GpuReading) -> None:
-        """Limits, errors, links, energy and processes. Raises: BoardLostError, BoardsChangedError."""
-        handle = self._handles[board.uuid]
-        processes = self._ask(board, pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
-        reading.processes = float(len(processes)) if processes is not None else None
-        if not board.is_instance:
-            self._read_limits(board, handle, reading)
-            self._read_errors(board, handle, reading)
-            self._read_links(board, handle, reading)
-            self._check_mig(board, handle)
-        reading.slow_observed_ns = time.monotonic_ns()
-
-    def _read_limits(self, board: Board, handle: Any, reading: GpuReading) -> None:
-        limit_mw = _known(self._ask(board, pynvml.nvmlDeviceGetEnforcedPowerLimit, handle))
-        reading.power_limit_watts = limit_mw / 1e3 if limit_mw is not None else None
-        reading.sm_clock_max_hertz = self._clock(board, pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM)
-        reading.memory_clock_max_hertz = self._clock(
-            board, pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_MEM
-        )
-        energy_mj = _known(self._ask(board, pynvml.nvmlDeviceGetTotalEnergyConsumption, handle))
-        reading.energy_joules = energy_mj / 1e3 if energy_mj is not None else None
-        heat = self._field(board, handle, _MEMORY_TEMPERATURE)
-        reading.memory_temperature_celsius = heat if heat is not None and 0 < heat < 300 else None
-        action = self._field(board, handle, _RECOVERY_ACTION)
-        reading.recovery_action = int(action) if action is not None else None
-
-    def _read_errors(self, board: Board, handle: Any, reading: GpuReading) -> None:
-        volatile = pynvml.NVML_VOLATILE_ECC
-        ecc = pynvml.nvmlDeviceGetTotalEccErrors
-        corrected, uncorrected = pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
-        reading.ecc_corrected_total = _known(self._ask(board, ecc, handle, corrected, volatile))
-        reading.ecc_uncorrected_total = _known(self._ask(board, ecc, handle, uncorrected, volatile))
-        rows = self._ask(board, pynvml.nvmlDeviceGetRemappedRows, handle)
-        if rows is not None:
-            reading.remapped_rows_correctable, reading.remapped_rows_uncorrectable = _known(rows[0]), _known(rows[1])
-            reading.remap_pending, reading.remap_failed = bool(rows[2]), bool(rows[3])
-        else:  # before Ampere pages were retired instead
-            retired = [
-                self._ask(board, pynvml.nvmlDeviceGetRetiredPages, handle, cause, name=f"retired_{cause}")
-                for cause in (0, 1)
-            ]
-            known = [len(pages) for pages in retired if pages is not None]
-            reading.retired_pages = float(sum(known)) if known else None
-            pending = self._ask(board, pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)
-            reading.retired_pending = bool(pending) if pending is not None else None
-        reading.pcie_replay_total = _known(self._ask(board, pynvml.nvmlDeviceGetPcieReplayCounter, handle))
-
-    def _read_links(self, board: Board, handle: Any, reading: GpuReading) -> None:
-        up = down = 0
-        for link in range(_NVLINK_LINKS):
-            state = self._ask(board, pynvml.nvmlDeviceGetNvLinkState, handle, link, name=f"nvlink_{link}")
-            if state is None:
-                break
-            up, down = up + (state == 1), down + (state != 1)
-        reading.nvlink_up, reading.nvlink_down = (float(up), float(down)) if up + down else (None, None)
-        rx = self._field(board, handle, _NVLINK_RX_KIB, _ALL_LINKS)
-        tx = self._field(board, handle, _NVLINK_TX_KIB, _ALL_LINKS)
-        reading.nvlink_rx_bytes = rx * 1024 if rx is not None else None
-        reading.nvlink_tx_bytes = tx * 1024 if tx is not None else None
-
-    def _check_mig(self, board: Board, handle: Any) -> None:
-        mode = self._ask(board, pynvml.nvmlDeviceGetMigMode, handle)
+        mode = self.ask(board, pynvml.nvmlDeviceGetMigMode, handle)
         if mode is not None and (mode[0] == 1) != (board.mig is not None):
             raise BoardsChangedError(f"MIG of {board.uuid} was switched")
         if board.mig is not None:
@@ -270,26 +152,10 @@ class Nvml:
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def _clock(self, board: Board, call: Callable[..., Any], handle: Any, kind: int) -> float | None:
-        mhz = _known(self._ask(board, call, handle, kind, name=f"{call.__name__}_{kind}"))
-        return mhz * 1e6 if mhz is not None else None
-
-    def _field(self, board: Board, handle: Any, field: int, scope: int = 0) -> float | None:
-        name = f"field_{field}"
-        values = self._ask(board, pynvml.nvmlDeviceGetFieldValues, handle, [(field, scope)], name=name)
-        if values is None:
-            return None
-        (value,) = values
-        if value.nvmlReturn != pynvml.NVML_SUCCESS:
-            if value.nvmlReturn in _UNSUPPORTED | _STALE_HANDLE:
-                self._no.add((board.uuid, board.mig is not None, name))
-            return None
-        return _known(_field_number(value))
-
-    def _ask(self, board: Board, call: Callable[..., Any], *arguments: Any, name: str = "") -> Any:
+    def ask(self, board: Board, call: Callable[..., Any], *arguments: Any, name: str = "") -> Any:
         """The call's answer, or None when there is none for this board."""
-        key = (board.uuid, board.mig is not None, name or call.__name__)
-        if key in self._no:
+        name = name or call.__name__
+        if self._key(board, name) in self._no:
             return None
         try:
             answer = call(*arguments)
@@ -308,16 +174,22 @@ class Nvml:
             raise ResetRequiredError(board.uuid)
         if code in _STALE_HANDLE and board.is_instance:
             raise BoardsChangedError(board.uuid)
-        if code in _UNSUPPORTED or code in _STALE_HANDLE:
-            self._no.add(key)
-            if code == pynvml.NVML_ERROR_NOT_SUPPORTED:
-                self._no.add((board.uuid, board.mig is not None, f"{key[2]}:{code}"))
+        self.note_refusal(board, name, code)
         return None
 
-    def _refusals(self, board: Board) -> set[int]:
-        """Why the plain memory call was refused, of the codes that matter."""
-        key = (board.uuid, board.mig is not None, f"memory_v1:{pynvml.NVML_ERROR_NOT_SUPPORTED}")
-        return {pynvml.NVML_ERROR_NOT_SUPPORTED} if key in self._no else set()
+    def not_supported(self, board: Board, name: str) -> bool:
+        """True when the board answered the call with Not Supported (and not that the driver lacks it)."""
+        return (*self._key(board, name), pynvml.NVML_ERROR_NOT_SUPPORTED) in self._refusals
+
+    def note_refusal(self, board: Board, name: str, code: int) -> None:
+        """Keep a refusal, so that the call is not made again in this session."""
+        if code in _UNSUPPORTED | _STALE_HANDLE:
+            self._no.add(self._key(board, name))
+            self._refusals.add((*self._key(board, name), code))
+
+    @staticmethod
+    def _key(board: Board, name: str) -> tuple[str, bool, str]:
+        return board.uuid, board.mig is not None, name
 
     def _ask_once(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """An answer while looking for boards; None when there is none. Raises: DriverError."""
@@ -367,47 +239,3 @@ def _text(value: str | bytes) -> str:
 
 def _address(handle: Any) -> int | None:
     return ctypes.cast(handle, ctypes.c_void_p).value
-
-
-#: What the driver and its tools put for "no value", in 32 and 64 bits.
-_BLANKS = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF, 0xFFFFFFFE, 0x7FFFFFF0, 0x7FFFFFFFFFFFFFF0, 0x7FFFFFFFFFFFFFF2})
-
-
-def _known(value: Any) -> float | None:
-    """The number, or None when it is missing or one of the values that stand for "none"."""
-    if value is None:
-        return None
-    if value in _BLANKS or value >= 0x7FFFFFFFFFFFFFF0:
-        return None
-    return float(value)
-
-
-def _percent(value: Any) -> float | None:
-    number = _known(value)
-    return number / 100 if number is not None and 0 <= number <= 100 else None
-
-
-def _field_number(value: Any) -> float | None:
-    union = value.value
-    kinds = {
-        pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
-        pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
-        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
-        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
-        pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
-        pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
-        pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
-    }
-    member = kinds.get(value.valueType)
-    return getattr(union, member) if member is not None else None
-
-
-def _host_memory() -> tuple[float | None, float | None]:
-    """Total and used bytes of the host's memory, which boards with unified memory share."""
-    values = {}
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, rest = line.partition(":")
-        if name in ("MemTotal", "MemAvailable"):
-            values[name] = float(rest.split()[0]) * 1024
-    total, available = values.get("MemTotal"), values.get("MemAvailable")
-    return total, total - available if total is not None and available is not None else None
