@@ -24,6 +24,8 @@ class Names:
         self.pool_bits: dict[str, int] = {spec["name"]: bit for bit, spec in enumerate(self.pool_specs)}
         #: Adapter name to slot: bit ``slot`` of the lora_* columns.
         self.adapters: dict[str, int] = {n: s for s, n in enumerate(cold.get("adapters") or ()) if n}
+        #: Every adapter that is known: in flight at some time, or listed by a model server as one.
+        self.known_adapters: set[str] = set(self.adapters)
         self.addresses: list[str | None] = [None] * rows
         self.names: list[str] = [""] * rows
         self.labels: list[Mapping[str, str]] = [{}] * rows
@@ -52,6 +54,7 @@ class Names:
         self.labels[row] = endpoint.get("labels") or {}
         self.roles[row] = endpoint.get("role")
         self.models[row] = tuple(endpoint.get("models") or ())
+        self.known_adapters.update(endpoint.get("adapters") or ())
         self.num_blocks[row] = np.nan if endpoint.get("num_blocks") is None else endpoint["num_blocks"]
         self.block_size[row] = np.nan if endpoint.get("block_size") is None else endpoint["block_size"]
 

@@ -126,6 +126,10 @@ def test_lora_affinity_keeps_holders_then_those_with_room() -> None:
     assert kept("lora-affinity-filter", "threshold: 1", made, request(made, model="a")) == [0]
     assert kept("lora-affinity-filter", "threshold: 0", made, request(made, model="a")) == [2]
     assert kept("lora-affinity-filter", "", made, request(made, model="other")) == [2]
+    served = {"adapters": ["a"], "endpoints": {0: {"models": ["base", "idle"], "adapters": ["idle"]}}}
+    listed = endpoints(2, served, lora_max=[1, 1], lora_count=[1, 0])
+    assert kept("lora-affinity-filter", "", listed, request(listed, model="base")) == [0, 1]
+    assert kept("lora-affinity-filter", "", listed, request(listed, model="idle")) == [1]
     full = endpoints(2, cold, lora_max=[1, 1], lora_count=[1, 1])
     assert kept("lora-affinity-filter", "", full, request(full, model="other")) == [0, 1]
 

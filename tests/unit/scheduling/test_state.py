@@ -273,6 +273,22 @@ def test_a_session_token_names_its_endpoint_and_is_given_back(world: World) -> N
         assert world.pick(scheduler, chat(headers={"x-session-token": junk})) == "a"
 
 
+def test_a_burst_for_an_adapter_that_nobody_has_yet_goes_to_one_endpoint(world: World) -> None:
+    for name in "abcd":
+        world.add(name, lora_max=1.0, lora_count=0.0, models=["base", "new"])
+        world.cold["endpoints"][world.rows[name]]["adapters"] = ["new"]
+    world.publish()
+    text = (PROFILES / "lora.yaml").read_text().replace("threshold: 0.999", "threshold: 1")
+    one, two = world.scheduler(text, worker="w1", seed=1), world.scheduler(text, worker="w2", seed=2)
+    world.now_ns += MS
+    adapters = {world.pick(worker, chat(model="new")) for worker in (one, two) * 5}
+    assert len(adapters) == 1
+    assert len({world.pick(one, chat(model="base")) for _ in range(6)}) > 1
+    # Sixteen picks that no gauge shows yet are a full queue: now another endpoint has to load it.
+    later = [world.pick(two, chat(model="new")) for _ in range(12)]
+    assert len(set(later)) == 2
+
+
 def disaggregated(world: World) -> None:
     world.add("decode", labels={"llm-d.ai/role": "decode"})
     world.add("prefill-1", labels={"llm-d.ai/role": "prefill"}, waiting=4.0)

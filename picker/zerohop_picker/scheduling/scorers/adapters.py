@@ -20,7 +20,7 @@ def lora_affinity(endpoints: Endpoints, request: Request) -> Floats:
     """
     found = endpoints.adapter(request.model)
     if found is None:
-        if request.model is None or _is_base_model(endpoints, request.model):
+        if request.model is None or is_base_model(endpoints, request.model):
             return np.full(len(endpoints), np.nan)
         return endpoints.remember("room for an adapter", _room)
     running, waiting = found
@@ -36,7 +36,13 @@ def _room(endpoints: Endpoints) -> Floats:
     return np.where(np.isnan(most), np.nan, (count < most) * 0.8)
 
 
-def _is_base_model(endpoints: Endpoints, model: str) -> bool:
+def is_base_model(endpoints: Endpoints, model: str) -> bool:
+    """Return whether some candidate serves ``model`` and it is not known to be an adapter.
+
+    Engines list their adapters beside the model they adapt, so being listed alone does not tell.
+    """
+    if model in endpoints.view.names.known_adapters:
+        return False
     models = endpoints.view.names.models
     return any(model in models[row] for row in endpoints.rows.tolist())
 
