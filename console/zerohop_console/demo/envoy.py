@@ -154,7 +154,7 @@ def _ext_proc(plan: EnvoyPlan) -> dict[str, Any]:
             },
             # Without a picker the servers still serve: Envoy then balances by itself.
             "failure_mode_allow": True,
-            "message_timeout": "0.25s",
+            "message_timeout": "2s",
             "processing_mode": mode,
             "metadata_options": {"receiving_namespaces": {"untyped": ["envoy.lb"]}},
         },

@@ -62,7 +62,7 @@ class Load:
     port: int
     ramp: Ramp
     model: str
-    max_tokens: tuple[int, int] = (24, 56)
+    max_tokens: tuple[int, int] = (40, 72)
     #: called as each request is sent: the age (ms) of the load values by server name
     ages_ms: Callable[[], dict[str, float]] = dict
     finished: list[Sent] = field(default_factory=list)
