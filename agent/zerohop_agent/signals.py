@@ -73,6 +73,8 @@ class Signals:
     sleeping: bool | None = None
     #: model names that the server answers to, adapters included
     models: tuple[str, ...] | None = None
+    #: those of `models` that are adapters of another model
+    adapters: tuple[str, ...] | None = None
     #: start of the server's process, unix seconds; moves when the counters begin anew
     process_start_s: float | None = None
 

@@ -40,8 +40,8 @@ from zerohop_process.strict import Fields, Node, did_you_mean
 __all__ = ["read_mappings"]
 
 _NAME_FIELDS = frozenset({"lora_running", "lora_waiting"})
-# `models` are read from /v1/models, never from a page.
-_FIELDS = tuple(name for name in SIGNAL_NAMES if name != "models")
+# These are read from /v1/models, never from a page.
+_FIELDS = tuple(name for name in SIGNAL_NAMES if name not in ("models", "adapters"))
 
 
 def read_mappings(node: Node | None) -> Mapping[str, EngineMapping]:

@@ -233,7 +233,7 @@ class ModelServerReader:
     def _add_slow_knowledge(self, signals: Signals, orca: str | None) -> None:
         models = self._models
         if models is not None:
-            signals.models = models.names
+            signals.models, signals.adapters = models.names, models.adapters
             if signals.max_model_len is None:
                 signals.max_model_len = models.max_model_len
         if orca:

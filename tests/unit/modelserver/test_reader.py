@@ -93,7 +93,7 @@ async def test_signals_models_and_times() -> None:
         await eventually_async(lambda: any(signals.models for signals in seen.signals))
         last = seen.signals[-1]
         assert (last.waiting, last.running, last.kv_capacity_tokens) == (3, 4, 160)
-        assert (last.models, last.max_model_len) == (("base", "lora"), 2048)
+        assert (last.models, last.adapters, last.max_model_len) == (("base", "lora"), ("lora",), 2048)
         assert reader.engine == "vllm"
         assert reader.interval_ns >= 5 * MS
         assert all(before - 10**9 < observed <= time.monotonic_ns() for observed in seen.observed_ns)
@@ -282,11 +282,12 @@ BIG_PAGE = (PAGE + 'vllm:something_bucket{le="1"} 5\n' * 500).encode()
 async def test_a_server_that_can_is_asked_for_the_wanted_metrics_only() -> None:
     model_server = NarrowServer(page=BIG_PAGE)
     async with raw_server(model_server.answer) as server, reading(server) as (reader, seen):
-        await eventually_async(lambda: len(seen.signals) > 5)
+        await eventually_async(lambda: len(seen.signals) > 5 and seen.signals[-1].models)
         assert [path.partition("?")[0] for path in server.paths() if "metrics" in path][:3] == [
             "/metrics", "/metrics/", "/metrics/",
         ]  # fmt: skip
-        assert seen.signals[-1] == replace(seen.signals[0], models=seen.signals[-1].models, max_model_len=2048)
+        last = seen.signals[-1]
+        assert last == replace(seen.signals[0], models=last.models, adapters=last.adapters, max_model_len=2048)
         adapters = b'vllm:lora_requests_info{max_lora="2",running_lora_adapters="a",waiting_lora_adapters=""} 5\n'
         model_server.page = BIG_PAGE + adapters
         await eventually_async(lambda: seen.signals[-1].lora_running == frozenset("a"))
