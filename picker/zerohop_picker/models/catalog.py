@@ -73,7 +73,7 @@ class Catalog:
             rule = self._rules.get(model) or self._rules.get(None)
             if rule is not None:
                 return Resolution(self._draw("rewrite", rule.targets), priority)
-        if header is not None:
+        if header:
             return Resolution(header, priority)
         if known is not None and known.targets:
             return Resolution(self._draw("model", known.targets), priority)

@@ -190,7 +190,7 @@ def scored(type_name: str, pool: dict[str, list[Any]], order: Sequence[int] | No
 
 
 @pytest.mark.parametrize("type_name", SCORERS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(pool=pools(), data=st.data())
 def test_scores_lie_in_range_and_follow_their_endpoint(
     type_name: str, pool: dict[str, list[Any]], data: st.DataObject
@@ -217,7 +217,7 @@ def test_equal_endpoints_score_alike_in_any_number(type_name: str, size: int) ->
     "type_name", ["queue-scorer", "running-requests-size-scorer", "load-aware-scorer", "least-loaded-scorer",
                   "active-request-scorer", "kv-cache-utilization-scorer"],
 )  # fmt: skip
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(loads=st.lists(st.integers(0, 100), min_size=2, max_size=10))
 def test_more_load_never_scores_higher(type_name: str, loads: list[int]) -> None:
     ratio = [load / 100 for load in loads]
