@@ -45,7 +45,7 @@ class Monitored:
         for address in self.servers:
             run.start(*zerohop_command("mock-server", "--listen", address))
         config = {
-            "gpu": {"interval": "200ms", "slowInterval": "500ms", "condition": {"slowdownAfter": "200ms"}},
+            "gpu": {"interval": "200ms", "slow_interval": "500ms", "condition": {"slowdown_after": "200ms"}},
             "pools": [{"name": "llm/chat"}],
             "endpoints": [
                 {"address": address, "name": f"vllm-{number}", "gpus": [uuid_of(number)]}

@@ -112,6 +112,6 @@ class GpuAssignment:
 
 
 def _pod(spec: EndpointSpec) -> PodName:
-    """Discovery names an endpoint `namespace/pod-rank-N`."""
-    namespace, _, name = spec.name.partition("/")
-    return namespace, _RANK.sub("", name)
+    """Discovery says the pod, or names the endpoint `namespace/pod-rank-N`."""
+    namespace, _, name = spec.pod.partition("/") if spec.pod else _RANK.sub("", spec.name).partition("/")
+    return namespace, name

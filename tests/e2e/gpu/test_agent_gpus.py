@@ -22,7 +22,7 @@ pytestmark = pytest.mark.e2e
 _GPUS = ((0,), (1,), (2, 3))
 
 
-_FAST = {"xidHold": "300ms", "healAfter": "300ms", "slowdownAfter": "200ms", "slowdownClear": "300ms"}
+_FAST = {"xid_hold": "300ms", "heal_after": "300ms", "slowdown_after": "200ms", "slowdown_clear": "300ms"}
 
 
 class Node:
@@ -37,14 +37,14 @@ class Node:
         config = {
             "gpu": {
                 "interval": "200ms",
-                "slowInterval": "500ms",
+                "slow_interval": "500ms",
                 "deadline": "1s",
                 "retry": "100ms",
                 "condition": {
-                    "xidHold": "300ms",
-                    "healAfter": "300ms",
-                    "slowdownAfter": "200ms",
-                    "slowdownClear": "300ms",
+                    "xid_hold": "300ms",
+                    "heal_after": "300ms",
+                    "slowdown_after": "200ms",
+                    "slowdown_clear": "300ms",
                 },
             },
             "endpoints": [

@@ -23,31 +23,31 @@ def test_every_field_is_read() -> None:
     settings = read(
         """
         interval: 500ms
-        slowInterval: 30s
+        slow_interval: 30s
         deadline: 3s
-        startDeadline: 90s
+        start_deadline: 90s
         retry: 2s
-        maxRetry: 2m
-        absentRetry: 1h
-        exitAfterUnknownErrors: 5
-        releaseFile: /run/zerohop/release-gpus
-        podResourcesSocket: /host/kubelet.sock
+        max_retry: 2m
+        absent_retry: 1h
+        exit_after_unknown_errors: 5
+        release_file: /run/zerohop/release-gpus
+        pod_resources_socket: /host/kubelet.sock
         condition:
-          observeOnly: true
-          drainLost: false
-          drainRowRemapFailure: false
-          drainXid: false
-          eccUncorrectable: 4
-          healAfter: 7s
-          xidAlso: [31]
-          xidIgnore: [74, 94]
-          xidHold: 2m
-          xidResetHold: 2h
-          slowdownMin: 1.5
-          slowdownMax: 4
-          slowdownAfter: 3s
-          slowdownClear: 20s
-          slowdownPowerCap: true
+          observe_only: true
+          drain_lost: false
+          drain_row_remap_failure: false
+          drain_xid: false
+          ecc_uncorrectable: 4
+          heal_after: 7s
+          xid_also: [31]
+          xid_ignore: [74, 94]
+          xid_hold: 2m
+          xid_reset_hold: 2h
+          slowdown_min: 1.5
+          slowdown_max: 4
+          slowdown_after: 3s
+          slowdown_clear: 20s
+          slowdown_power_cap: true
         """
     )
     assert settings.interval_ns == 500_000_000
@@ -66,8 +66,8 @@ def test_every_field_is_read() -> None:
     [
         ("intervall: 1s", "did you mean 'interval'"),
         ("interval: 5", "5ms or 5s"),
-        ("condition: {xidAlso: [a]}", "list of XID codes"),
-        ("condition: {slowdownMin: 0.5}", "slowdownMin must be 1 or more"),
+        ("condition: {xid_also: [a]}", "list of XID codes"),
+        ("condition: {slowdown_min: 0.5}", "slowdown_min must be 1 or more"),
         ("condition: {drain: true}", "unknown field"),
     ],
 )

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from support.kubelet_server import KubeletServer
 from support.waiting import eventually_async
@@ -16,13 +17,9 @@ from zerohop_process.address import Address
 BOARDS = [{"uuid": f"GPU-{letter}", "index": index, "mig": None} for index, letter in enumerate("abcd")]
 
 
-def endpoint(pod: str, rank: int = 0, **arguments: object) -> EndpointSpec:
-    return EndpointSpec(
-        key=f"{pod}/{rank}",
-        address=Address("10.0.0.1", 8000 + rank),
-        name=f"{pod}-rank-{rank}",
-        **arguments,  # type: ignore[arg-type]
-    )
+def endpoint(name: str, rank: int = 0, **arguments: Any) -> EndpointSpec:
+    address = Address("10.0.0.1", 8000 + rank)
+    return EndpointSpec(key=f"{name}/{rank}", address=address, name=f"{name}-rank-{rank}", **arguments)
 
 
 class Assigned:
@@ -97,6 +94,13 @@ async def test_boards_that_are_found_later_are_assigned_then(tmp_path: Path) -> 
         assert assigned.gpus() == {"llm/a-rank-0": ()}
         assigned.boards = list(BOARDS)
         await eventually_async(lambda: assigned.gpus() == {"llm/a-rank-0": ("GPU-a",)})
+
+
+async def test_the_pod_that_discovery_says_counts_more_than_the_name(tmp_path: Path) -> None:
+    async with KubeletServer(tmp_path) as kubelet, running(kubelet) as (assigned, assignment):
+        kubelet.hold("llm", "a-rank-1", "nvidia.com/gpu", ["GPU-a"])
+        assignment.apply(EndpointSet((endpoint("anything", pod="llm/a-rank-1"),)))
+        await eventually_async(lambda: assigned.gpus() == {"anything-rank-0": ("GPU-a",)})
 
 
 async def test_static_gpus_and_endpoints_of_other_nodes_are_left_alone(tmp_path: Path) -> None:

@@ -42,18 +42,18 @@ def read_gpu_settings(node: Node) -> GpuSettings:
     """Settings out of the section. Raises: ConfigError with the place for a wrong value or an unknown field."""
     defaults = GpuSettings()
     fields = Fields(node)
-    release = fields.take("releaseFile", str, None)
+    release = fields.take("release_file", str, None)
     settings = GpuSettings(
         interval_ns=fields.take("interval", duration, defaults.interval_ns),
-        slow_interval_ns=fields.take("slowInterval", duration, defaults.slow_interval_ns),
+        slow_interval_ns=fields.take("slow_interval", duration, defaults.slow_interval_ns),
         deadline_ns=fields.take("deadline", duration, defaults.deadline_ns),
-        start_deadline_ns=fields.take("startDeadline", duration, defaults.start_deadline_ns),
+        start_deadline_ns=fields.take("start_deadline", duration, defaults.start_deadline_ns),
         retry_ns=fields.take("retry", duration, defaults.retry_ns),
-        max_retry_ns=fields.take("maxRetry", duration, defaults.max_retry_ns),
-        absent_retry_ns=fields.take("absentRetry", duration, defaults.absent_retry_ns),
-        exit_after_unknown=fields.take("exitAfterUnknownErrors", int, defaults.exit_after_unknown),
+        max_retry_ns=fields.take("max_retry", duration, defaults.max_retry_ns),
+        absent_retry_ns=fields.take("absent_retry", duration, defaults.absent_retry_ns),
+        exit_after_unknown=fields.take("exit_after_unknown_errors", int, defaults.exit_after_unknown),
         release_file=Path(release) if release is not None else None,
-        pod_resources_socket=Path(fields.take("podResourcesSocket", str, str(defaults.pod_resources_socket))),
+        pod_resources_socket=Path(fields.take("pod_resources_socket", str, str(defaults.pod_resources_socket))),
         condition=fields.take("condition", _condition, defaults.condition),
     )
     fields.finish()
@@ -64,25 +64,25 @@ def _condition(node: Node) -> ConditionSettings:
     defaults = ConditionSettings()
     fields = Fields(node)
     settings = ConditionSettings(
-        observe_only=fields.take("observeOnly", bool, defaults.observe_only),
-        drain_lost=fields.take("drainLost", bool, defaults.drain_lost),
-        drain_row_remap_failure=fields.take("drainRowRemapFailure", bool, defaults.drain_row_remap_failure),
-        drain_xid=fields.take("drainXid", bool, defaults.drain_xid),
-        ecc_uncorrectable=fields.take("eccUncorrectable", int, defaults.ecc_uncorrectable),
-        heal_after_ns=fields.take("healAfter", duration, defaults.heal_after_ns),
-        xid_also=fields.take("xidAlso", _codes, defaults.xid_also),
-        xid_ignore=fields.take("xidIgnore", _codes, defaults.xid_ignore),
-        xid_hold_ns=fields.take("xidHold", duration, defaults.xid_hold_ns),
-        xid_reset_hold_ns=fields.take("xidResetHold", duration, defaults.xid_reset_hold_ns),
-        slowdown_min=fields.take("slowdownMin", float, defaults.slowdown_min),
-        slowdown_max=fields.take("slowdownMax", float, defaults.slowdown_max),
-        slowdown_after_ns=fields.take("slowdownAfter", duration, defaults.slowdown_after_ns),
-        slowdown_clear_ns=fields.take("slowdownClear", duration, defaults.slowdown_clear_ns),
-        slowdown_power_cap=fields.take("slowdownPowerCap", bool, defaults.slowdown_power_cap),
+        observe_only=fields.take("observe_only", bool, defaults.observe_only),
+        drain_lost=fields.take("drain_lost", bool, defaults.drain_lost),
+        drain_row_remap_failure=fields.take("drain_row_remap_failure", bool, defaults.drain_row_remap_failure),
+        drain_xid=fields.take("drain_xid", bool, defaults.drain_xid),
+        ecc_uncorrectable=fields.take("ecc_uncorrectable", int, defaults.ecc_uncorrectable),
+        heal_after_ns=fields.take("heal_after", duration, defaults.heal_after_ns),
+        xid_also=fields.take("xid_also", _codes, defaults.xid_also),
+        xid_ignore=fields.take("xid_ignore", _codes, defaults.xid_ignore),
+        xid_hold_ns=fields.take("xid_hold", duration, defaults.xid_hold_ns),
+        xid_reset_hold_ns=fields.take("xid_reset_hold", duration, defaults.xid_reset_hold_ns),
+        slowdown_min=fields.take("slowdown_min", float, defaults.slowdown_min),
+        slowdown_max=fields.take("slowdown_max", float, defaults.slowdown_max),
+        slowdown_after_ns=fields.take("slowdown_after", duration, defaults.slowdown_after_ns),
+        slowdown_clear_ns=fields.take("slowdown_clear", duration, defaults.slowdown_clear_ns),
+        slowdown_power_cap=fields.take("slowdown_power_cap", bool, defaults.slowdown_power_cap),
     )
     fields.finish()
     if not 1 <= settings.slowdown_min <= settings.slowdown_max:
-        raise node.error("slowdownMin must be 1 or more and no more than slowdownMax")
+        raise node.error("slowdown_min must be 1 or more and no more than slowdown_max")
     return settings
 
 
