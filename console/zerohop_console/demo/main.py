@@ -32,7 +32,7 @@ _PROBE_PAIRS = 300
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `zerohop demo`."""
-    parser.add_argument("--requests", type=int, default=None, metavar="N", help="chat requests to send (default: 600)")
+    parser.add_argument("--requests", type=int, default=None, metavar="N", help="chat requests to send (default: 500)")
     parser.add_argument("--json", action="store_true", help="print only the summary, as JSON")
     parser.add_argument(
         "--real-vllm",
@@ -86,7 +86,7 @@ async def _demo(args: argparse.Namespace) -> int:
 
 async def _play(box: Box, args: argparse.Namespace, screen: Screen) -> summary.Result:
     real = args.real_vllm is not None
-    count = args.requests or (150 if real else 600)
+    count = args.requests or (150 if real else 500)
     ramp = Ramp(count, *(_REAL_RATES if real else _MOCK_RATES))
     if real:
         screen.phase("starting two real vLLM servers (this takes a minute)")
