@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,11 +131,22 @@ def _pool(text: str, place: str) -> PoolListen:
     name, equals, where = text.partition("=")
     if not equals or not _POOL_NAME.fullmatch(name):
         raise ConfigError(f"{place}: {text!r} is no pool; write NAMESPACE/NAME=unix:PATH or NAMESPACE/NAME=HOST:PORT")
-    return PoolListen(name, Listen.parse(where, place))
+    return PoolListen(name, _listen(where, place))
+
+
+def _listen(text: str, place: str) -> Listen:
+    return Listen.parse(_every_address(text), place)
 
 
 def _address(text: str, place: str) -> Address:
-    return Address.parse(text, place, default_host="0.0.0.0")
+    return Address.parse(_every_address(text), place)
+
+
+def _every_address(text: str) -> str:
+    """Return `:9002` as every address of this host, IPv6 where it has it."""
+    if not text.startswith(":"):
+        return text
+    return f"[::]{text}" if socket.has_dualstack_ipv6() else f"0.0.0.0{text}"
 
 
 def _switch(text: str, place: str) -> bool:
@@ -147,7 +159,7 @@ OPTIONS = (
     Option("shm-dir", _path, "directory of the shared-memory files (default /dev/shm/zerohop)", "DIR"),
     Option("state-dir", _path, "directory of the files that the picker writes, where --shm-dir is read-only "
            "(default: --shm-dir)", "DIR"),
-    Option("listen", Listen.parse, "where Envoy connects; may be repeated. Worker i > 0 listens on PATH.i, and all "
+    Option("listen", _listen, "where Envoy connects; may be repeated. Worker i > 0 listens on PATH.i, and all "
            "workers share a TCP port", "unix:PATH|HOST:PORT", many=True),
     Option("pool", _pool, "one more listener, whose streams belong to this pool; may be repeated. Elsewhere the "
            "initial metadata x-zerohop-pool names the pool", "NS/NAME=WHERE", many=True),

@@ -44,8 +44,8 @@ class Call(Protocol):
         """When not 0: the moment (CLOCK_MONOTONIC) at which to call `wake`, unless a message comes before."""
         ...
 
-    def receive(self, message: bytes, now_ns: int, received_ns: int = 0) -> Sequence[bytes]:
-        """Take one message and return the replies to send. `received_ns` is when it was read, by default now.
+    def receive(self, message: bytes, now_ns: int) -> Sequence[bytes]:
+        """Take one message and return the replies to send.
 
         Raises:
             StreamFault: the call ends with that gRPC status.
@@ -77,7 +77,7 @@ class NoCall:
     awaiting_request = True
     wake_ns = 0
 
-    def receive(self, message: bytes, now_ns: int, received_ns: int = 0) -> Sequence[bytes]:  # noqa: ARG002
+    def receive(self, message: bytes, now_ns: int) -> Sequence[bytes]:  # noqa: ARG002
         """Take nothing."""
         return ()
 

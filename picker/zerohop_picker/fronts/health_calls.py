@@ -26,7 +26,7 @@ class HealthCall:
         """Never asked for."""
         return ()
 
-    def receive(self, message: bytes, now_ns: int, received_ns: int = 0) -> Sequence[bytes]:  # noqa: ARG002
+    def receive(self, message: bytes, now_ns: int) -> Sequence[bytes]:  # noqa: ARG002
         """Answer the one request."""
         try:
             service = health.service_of(message)

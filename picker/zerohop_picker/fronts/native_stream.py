@@ -45,7 +45,7 @@ class NativeStream:
         call = self.call
         try:
             for message in self._reader.feed(data):
-                replies = call.receive(message, monotonic_ns(), received_ns)
+                replies = call.receive(message, monotonic_ns())
                 if replies:
                     self.send(replies)
                 if call.finished:

@@ -25,8 +25,15 @@ MODES = ("headers-only", "body", "istio-shaped")
 
 @pytest.mark.parametrize("manifest", sorted(path.name for path in MANIFESTS.glob("*.yaml")))
 def test_envoy_accepts_the_configuration(manifest: str) -> None:
-    command: list[str | Path] = [envoy_binary(), "-c", MANIFESTS / manifest, "--mode", "validate", "--use-dynamic-base-id"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command: list[str | Path] = [
+        envoy_binary(),
+        "-c",
+        MANIFESTS / manifest,
+        "--mode",
+        "validate",
+        "--use-dynamic-base-id",
+    ]
+    done = subprocess.run([*command, "--use-dynamic-base-id"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
