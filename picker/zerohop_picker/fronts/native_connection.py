@@ -28,6 +28,7 @@ from ngh2 import (
 )
 
 from zerohop_picker.fronts import calls
+from zerohop_picker.fronts.authority import AuthorityFilter
 from zerohop_picker.fronts.limits import KIB, MIB, SECOND_NS, Limits
 from zerohop_picker.fronts.native_stream import NativeStream
 from zerohop_picker.protocol.errors import StreamFault
@@ -58,6 +59,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._services = services
         self.limits: Limits = front.limits
         self.h2 = Connection(Role.SERVER, _configuration(front.limits))
+        self._authority = AuthorityFilter()
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._ping_sent_ns = 0
@@ -125,6 +127,8 @@ class NativeConnection(asyncio.BufferedProtocol):
         """Serve the next bytes of the connection."""
         h2 = self.h2
         streams = self.streams
+        if self._authority.looking:
+            data = self._authority.feed(data)
         try:
             h2.receive_data(data)
         except NGH2Error as error:

@@ -53,8 +53,10 @@ async def cluster(kind: str, tmp_path: Path) -> AsyncIterator[tuple[ApiServer, K
 class Box:
     """Model servers at several addresses and one port, an agent that discovers them, a picker, an Envoy."""
 
-    def __init__(self, run: Processes, server: ApiServer, kubelet: KubeletServer | None, directory: Path) -> None:
-        self.run, self.server, self.kubelet, self.directory = run, server, kubelet, directory
+    def __init__(
+        self, run: Processes, server: ApiServer, kubelet: KubeletServer | None, directory: Path, front: str = "native"
+    ) -> None:
+        self.run, self.server, self.kubelet, self.directory, self.front = run, server, kubelet, directory, front
         self.port = free_port(*HOSTS)
         self.shm = directory / "shm"
 
@@ -89,10 +91,10 @@ class Box:
         return {name for _, name, _ in answers}
 
 
-@pytest.mark.parametrize("kind", ["api", "kubelet"])
-async def test_requests_follow_the_cluster(kind: str, run: Processes, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "front"), [("api", "native"), ("kubelet", "grpcio")])
+async def test_requests_follow_the_cluster(kind: str, front: str, run: Processes, tmp_path: Path) -> None:
     async with cluster(kind, tmp_path) as (server, kubelet):
-        box = Box(run, server, kubelet, tmp_path)
+        box = Box(run, server, kubelet, tmp_path, front)
         server.put(pool("llama", ports=(box.port,)))
         box.put("a", HOSTS[0])
         box.put("b", HOSTS[1], ready=False)
