@@ -8,10 +8,9 @@ from zerohop_picker.protocol import refusals
 from zerohop_picker.protocol.errors import PeerError
 from zerohop_picker.protocol.settings import ProtocolCounters, ProtocolSettings
 from zerohop_picker.request.body import BodyError
-from zerohop_picker.request.build import build
+from zerohop_picker.request.build import Line, build
 from zerohop_picker.request.headers import TEST_SELECTION
 from zerohop_picker.request.model import LLMRequest
-from zerohop_picker.request.paths import Route
 from zerohop_picker.request.subset import split_list
 from zerohop_picker.scheduling_contract import Decision, Refusal, Scheduler
 
@@ -48,20 +47,19 @@ class ProtocolCore:
     def request(
         self,
         headers: Mapping[str, str],
-        route: Route,
-        path: str,
+        line: Line,
         body: bytes | None,
         subset: tuple[str, ...] | None,
         *,
         whole: bool = True,
     ) -> LLMRequest:
-        """The request as the scheduler sees it.
+        """The request as the scheduler sees it; `body` and `whole` as in `build`.
 
         Raises:
             PeerError: 400 for a body that is not what its path requires, 503 for a subset hint that allows nothing.
         """
         try:
-            request = build(headers, route, path, body, whole=whole)
+            request = build(headers, line, body, whole=whole)
         except BodyError as error:
             raise PeerError(refusals.bad_request(str(error))) from None
         if self.settings.conformance_headers and (selection := headers.get(TEST_SELECTION)):

@@ -5,7 +5,7 @@ A test compares every one of them, byte for byte, with what the runtime writes f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from google.protobuf.struct_pb2 import Struct
@@ -32,9 +32,6 @@ _OVERWRITE_IF_EXISTS_OR_ADD = b"\x18\x02"
 
 #: `CommonResponse{}` for headers and bodies: goes on, changes nothing.
 EMPTY = {tag: bytes((tag, 2, 0x0A, 0)) for tag in (REQUEST_HEADERS, RESPONSE_HEADERS, REQUEST_BODY, RESPONSE_BODY)}
-
-
-_ONE_BYTE = [bytes((value,)) for value in range(0x80)]
 
 
 def set_header(name: str, value: bytes) -> bytes:
@@ -65,11 +62,11 @@ _CONTENT_LENGTHS = [_content_length_parts(digits) if digits else (b"", b"") for 
 
 def headers_reply(tag: int, mutation: bytes, extra: bytes = b"", *, clear_route_cache: bool = False) -> bytes:
     """HeadersResponse (or BodyResponse) with header mutations; `extra` holds further fields of the message."""
-    common = b"\x12" + varint(len(mutation)) + mutation if mutation else b""
-    if clear_route_cache:
-        common += _CLEAR_ROUTE_CACHE
-    inside = b"\x0a" + varint(len(common)) + common
-    return b"".join((_ONE_BYTE[tag], varint(len(inside)), inside, extra))
+    tail = _CLEAR_ROUTE_CACHE if clear_route_cache else b""
+    head = b"\x12" + varint(len(mutation)) if mutation else b""
+    common = b"\x0a" + varint(len(head) + len(mutation) + len(tail))
+    size = len(common) + len(head) + len(mutation) + len(tail)
+    return b"".join((varint(tag), varint(size), common, head, mutation, tail, extra))
 
 
 def buffered_body_reply(mutation: bytes, body: bytes | None, extra: bytes) -> bytes:
@@ -107,22 +104,23 @@ def echoes(tag: int, body: Body, chunk_bytes: int | None) -> list[bytes]:
     """One body message sent back as it came; in several when it is longer than `chunk_bytes` (None: never split)."""
     if chunk_bytes is None or len(body.data) <= chunk_bytes:
         return [echo(tag, body.http_body)]
-    return list(streamed(tag, body.data, end=body.end, chunk_bytes=chunk_bytes))
+    return streamed(tag, body.data, end=body.end, chunk_bytes=chunk_bytes)
 
 
-def streamed(tag: int, body: bytes | memoryview, *, end: bool, chunk_bytes: int) -> Iterator[bytes]:
+def streamed(tag: int, body: bytes | memoryview, *, end: bool, chunk_bytes: int) -> list[bytes]:
     """`body` as streamed responses of at most `chunk_bytes`, the last with `end`; an empty body is one empty chunk."""
     size = len(body)
     if 0 < size <= chunk_bytes:
         head, tail = b"\x0a" + varint(size), b"\x10\x01" if end else b""
-        yield b"".join((_echo_prefix(tag, len(head) + size + len(tail)), head, body, tail))
-        return
+        return [b"".join((_echo_prefix(tag, len(head) + size + len(tail)), head, body, tail))]
     view = memoryview(body)
+    out = []
     for start in range(0, size or 1, chunk_bytes):
         stop = min(start + chunk_bytes, size)
         head = b"\x0a" + varint(stop - start) if stop > start else b""
         tail = b"\x10\x01" if end and stop == size else b""
-        yield b"".join((_echo_prefix(tag, len(head) + stop - start + len(tail)), head, view[start:stop], tail))
+        out.append(b"".join((_echo_prefix(tag, len(head) + stop - start + len(tail)), head, view[start:stop], tail)))
+    return out
 
 
 def destination(value: str) -> tuple[bytes, bytes]:
@@ -140,6 +138,36 @@ def destination(value: str) -> tuple[bytes, bytes]:
 
 _DESTINATIONS: dict[str, tuple[bytes, bytes]] = {}
 _MOST_DESTINATIONS = 4096
+
+
+def plain_headers_reply(endpoints: tuple[str, ...], size: int) -> bytes:
+    """The answer to request headers that says the destination and the content length (0: none), and nothing else.
+
+    It differs between requests in the digits of the length alone, so what stands around them is kept.
+    """
+    text = b"%d" % size if size else b""
+    around = _PLAIN.get((endpoints, len(text)))
+    if around is None:
+        around = _around_length(endpoints, len(text))
+        if len(_PLAIN) >= _MOST_DESTINATIONS:
+            _PLAIN.clear()
+        _PLAIN[endpoints, len(text)] = around
+    return around[0] + text + around[1]
+
+
+def _around_length(endpoints: tuple[str, ...], digits: int) -> tuple[bytes, bytes]:
+    mutation, metadata = destination(",".join(endpoints))
+    if not digits:
+        return headers_reply(REQUEST_HEADERS, mutation, metadata, clear_route_cache=True), b""
+    ones, twos = (
+        headers_reply(REQUEST_HEADERS, mutation + content_length(number), metadata, clear_route_cache=True)
+        for number in (int("1" * digits), int("2" * digits))
+    )
+    at = next(at for at, byte in enumerate(ones) if byte != twos[at])
+    return ones[:at], ones[at + digits :]
+
+
+_PLAIN: dict[tuple[tuple[str, ...], int], tuple[bytes, bytes]] = {}
 
 
 def destination_with(value: str, more: Mapping[str, Any]) -> tuple[bytes, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from zerohop_picker._pb.extproc_pb2 import BUFFERED_PARTIAL, FULL_DUPLEX_STREAMED, GRPC, NONE, STREAMED
@@ -12,8 +13,11 @@ from zerohop_picker.protocol.table import REQUEST, Event, State
 from zerohop_picker.protocol.wire import Body
 from zerohop_picker.request import headers as names
 from zerohop_picker.request.body import splice_model
-from zerohop_picker.request.paths import OTHER, BodyNeed, route
+from zerohop_picker.request.build import NO_LINE, read_line
+from zerohop_picker.request.paths import BodyNeed
 from zerohop_picker.scheduling_contract import Decision
+
+_NOTHING = BodyNeed.NOTHING
 
 
 class RequestSide:
@@ -23,10 +27,9 @@ class RequestSide:
         "_core",
         "_headers",
         "_held",
+        "_line",
         "_model",
         "_own_id",
-        "_path",
-        "_route",
         "_subset",
         "decision",
         "grpc",
@@ -51,25 +54,20 @@ class RequestSide:
         self.held_bytes = 0
         #: Whether the client speaks gRPC, which wants its own status in an immediate response.
         self.grpc = False
-        self._headers: dict[str, str] = {}
+        self._headers: Mapping[str, str] = {}
         self._held: list[memoryview] = []
         self._model: str | None = None
         self._own_id: str | None = None
-        self._path = ""
-        self._route = OTHER
+        self._line = NO_LINE
         self._subset: tuple[str, ...] | None = None
 
     # Events.
 
-    def on_headers(self, headers: dict[str, str], *, end: bool) -> list[bytes]:
+    def on_headers(self, headers: Mapping[str, str], *, end: bool) -> list[bytes]:
         """Replies to the headers, once `mode` is set. `headers` as in `LLMRequest`."""
         self._headers = headers
-        path = headers.get(":path", "/")
-        cut = path.find("?")
-        self._path = path if cut < 0 else path[:cut]
-        content_type = headers.get("content-type", "")
-        self.grpc = content_type.startswith("application/grpc")
-        self._route = route(headers.get(":method", "POST"), self._path, content_type)
+        self._line = line = read_line(headers)
+        self.grpc = line.content_type.startswith("application/grpc")
         modes = self._core.counters.modes
         modes[self.mode] = modes.get(self.mode, 0) + 1
         return self.step(self._plan(end=end), None)
@@ -123,7 +121,7 @@ class RequestSide:
         mode = self.mode
         if end:
             return Event.HEADERS_ONLY
-        needed = self._route.need is not BodyNeed.NOTHING
+        needed = self._line.route.need is not _NOTHING
         if mode == FULL_DUPLEX_STREAMED:
             if not needed:
                 return Event.HEADERS_THEN_ECHO if self.grpc else Event.HEADERS_THEN_PEEK
@@ -160,11 +158,15 @@ class RequestSide:
         return []
 
     def _decide_on_held_body(self, body: Body) -> list[bytes]:
-        self._hold(body.data)
-        return self._headers_and_held_body(end=True)
+        if self._held or len(body.data) > self._core.settings.max_request_bytes:
+            self._hold(body.data)
+            data = b"".join(self._held)
+        else:
+            data = bytes(body.data)
+        return self._headers_and_whole_body(data, end=True)
 
     def _decide_on_trailers(self, _: None) -> list[bytes]:
-        return [*self._headers_and_held_body(end=False), replies.REQUEST_TRAILERS]
+        return [*self._headers_and_whole_body(b"".join(self._held), end=False), replies.REQUEST_TRAILERS]
 
     def _decide_on_first_chunk(self, body: Body) -> list[bytes]:
         return [*self._decide_on_headers(None), *self._echo_request_body(body)]
@@ -176,7 +178,9 @@ class RequestSide:
         data = bytes(body.data)
         # Without the end flag it is the first part of a body in one mode, and all of it before trailers in the other.
         decision = self._decide(data, whole=body.end or self.mode != BUFFERED_PARTIAL)
-        renamed = self._renamed(decision, data)
+        renamed = None
+        if decision.model is not None and decision.model != self._model:
+            renamed = self._renamed(decision.model, data)
         mutation, extra = self._destination(decision)
         if renamed is not None and body.end:
             # Envoy compares the two in the buffered modes, and fails the request when they differ.
@@ -206,35 +210,32 @@ class RequestSide:
         """Longest chunk; None in GRPC mode, where a chunk is one message and stays one."""
         return None if self.mode == GRPC else self._core.settings.chunk_bytes
 
-    def _headers_and_held_body(self, *, end: bool) -> list[bytes]:
-        body = bytes(self._held[0]) if len(self._held) == 1 else b"".join(self._held)
+    def _headers_and_whole_body(self, body: bytes, *, end: bool) -> list[bytes]:
         decision = self._decide(body)
-        renamed = self._renamed(decision, body)
-        if renamed is not None:
-            body = renamed
+        if decision.model is not None and decision.model != self._model:
+            body = self._renamed(decision.model, body) or body
         out = [self._headers_reply(decision, len(body) if end else None)]
         if body or end:
             out += replies.streamed(replies.REQUEST_BODY, body, end=end, chunk_bytes=self._core.settings.chunk_bytes)
-        self.release()
+        if self.held_bytes:
+            self.release()
         return out
 
     def _decide(self, body: bytes | None, *, whole: bool = True) -> Decision:
         core = self._core
-        request = core.request(self._headers, self._route, self._path, body, self._subset, whole=whole)
+        request = core.request(self._headers, self._line, body, self._subset, whole=whole)
         request.pool = self.pool
+        if not request.request_id:
+            request.request_id = self._own_id = names.new_request_id()
         self.decision = decision = core.decide(request, self.now_ns, self.received_ns)
         self._model = request.model
-        if names.REQUEST_ID not in self._headers:
-            self._own_id = request.request_id
         return decision
 
-    def _renamed(self, decision: Decision, body: bytes) -> bytes | None:
-        """The body under the model name that the decision wants; None where it stays as it is."""
-        if decision.model is None or decision.model == self._model:
-            return None
+    def _renamed(self, model: str, body: bytes) -> bytes | None:
+        """The body under another model name; None where there is none to rename."""
         spliced = None
         if self._model is not None:
-            spliced = splice_model(body, self._headers.get("content-type", ""), decision.model)
+            spliced = splice_model(body, self._line.content_type, model)
         if spliced is None:
             self._core.counters.rewrites_skipped += 1
         else:
@@ -242,6 +243,15 @@ class RequestSide:
         return spliced
 
     def _headers_reply(self, decision: Decision, body_bytes: int | None) -> bytes:
+        if (
+            self._own_id is None
+            and not decision.request_headers
+            and not decision.metadata
+            and not self._core.settings.conformance_headers
+            and names.are_plain(self._headers)
+        ):
+            self._headers = {}
+            return replies.plain_headers_reply(decision.endpoints, body_bytes or 0)
         mutation, extra = self._destination(decision)
         if body_bytes:
             mutation += replies.content_length(body_bytes)
@@ -267,7 +277,7 @@ class RequestSide:
     def _removals(self, *more: str) -> bytes:
         """Mutations that take away what only the picker may say to a model server, where a client said it."""
         headers = self._headers
-        if not more and names.RESERVED.isdisjoint(headers):
+        if not more and names.are_plain(headers):
             return b""
         return b"".join(replies.remove_header(name) for name in (*sorted(names.RESERVED), *more) if name in headers)
 

@@ -11,6 +11,8 @@ The front owns sockets, gRPC framing, timers and logs. `table` owns the transiti
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from zerohop_picker._pb import extproc_pb2 as pb
 from zerohop_picker.protocol import metadata, replies
 from zerohop_picker.protocol.core import ProtocolCore
@@ -33,7 +35,8 @@ from zerohop_picker.scheduling_contract import Outcome, Refusal
 
 __all__ = ["ExtProcStream", "StreamFault"]
 
-_NOTHING = memoryview(b"")
+# Looked up once: an enum member by name costs more than what is done with it.
+_OPEN, _ACKING, _DONE = State.OPEN, State.ACKING, State.DONE
 
 
 class ExtProcStream:
@@ -57,7 +60,7 @@ class ExtProcStream:
     @property
     def awaiting_request(self) -> bool:
         """Whether the gateway still owes a part of the request, so that standing still is a fault of its side."""
-        return not self.finished and self._request.state is not State.DONE
+        return not self.finished and self._request.state is not _DONE
 
     @property
     def held_bytes(self) -> int:
@@ -124,7 +127,8 @@ class ExtProcStream:
     def close(self) -> None:
         """Releases what the stream holds, and its place in the in-flight counts. Idempotent."""
         self.finished = True
-        self._request.release()
+        if self._request.held_bytes:
+            self._request.release()
         decision = self._request.decision
         if decision is not None and not self._ticket_done:
             self._ticket_done = True
@@ -140,16 +144,16 @@ class ExtProcStream:
             headers = message.request_headers
             return self._on_request_headers(read_headers(headers.headers.headers), headers.end_of_stream, context)
         if kind == "request_body":
-            return self._request.on_body(body_of(message.request_body, _NOTHING))
+            return self._request.on_body(body_of(message.request_body))
         if kind == "request_trailers":
             return self._request.on_trailers()
         if kind == "response_headers":
             return self._response_side().on_headers(message)
         if kind == "response_body":
-            return self._response_side().on_body(body_of(message.response_body, _NOTHING))
+            return self._response_side().on_body(body_of(message.response_body))
         return self._response_side().on_trailers()
 
-    def _on_request_headers(self, headers: dict[str, str], end: bool, context: metadata.Context) -> list[bytes]:
+    def _on_request_headers(self, headers: Mapping[str, str], end: bool, context: metadata.Context) -> list[bytes]:
         request = self._request
         out = request.on_headers(headers, end=end)
         if context.modes is None and request.waits_for_first_chunk:
@@ -157,8 +161,8 @@ class ExtProcStream:
         return out
 
     def _on_request_body(self, body: Body) -> list[bytes]:
-        if len(body.rest):
-            self._take(metadata.read_context(bytes(body.rest)))
+        if rest := body.rest:
+            self._take(metadata.read_context(rest))
         return [] if self._silent else self._request.on_body(body)
 
     def _on_response_body(self, body: Body) -> list[bytes]:
@@ -180,7 +184,7 @@ class ExtProcStream:
         if context.modes is not None:
             request.mode, self._response_mode = context.modes
             request.response_mode = self._response_mode
-        elif request.state is State.OPEN and self._response is None:
+        elif request.state is _OPEN and self._response is None:
             request.mode = self._response_mode = request.response_mode = pb.FULL_DUPLEX_STREAMED
         if context.observability:
             self._silent = True  # the gateway reads no replies, so nothing would come of a decision
@@ -202,13 +206,13 @@ class ExtProcStream:
         that it has sent.) The response must be through, or not wanted and not begun; an echo goes on to its end.
         """
         state = self._request.state
-        if self._silent or state not in (State.DONE, State.ACKING, State.OPEN):
+        if (state is not _DONE and state is not _ACKING and state is not _OPEN) or self._silent:
             return
         response = self._response
         if response is None:
-            self.finished = state is not State.OPEN and not self._core.stays(self._request.decision)
-        elif response.state is State.DONE:
-            self.finished = state is not State.ACKING
+            self.finished = state is not _OPEN and not self._core.stays(self._request.decision)
+        elif response.state is _DONE:
+            self.finished = state is not _ACKING
         elif not response.must_be_echoed:
             self.finished = not self._core.observes
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -32,15 +32,11 @@ class BodyError(Exception):
     """The body is not what its path requires. The message may be shown to the client and never quotes the body."""
 
 
-class BodyFacts(NamedTuple):
+class BodyFacts(msgspec.Struct):
     """What was read of a body."""
 
-    model: str | None
-    stream: bool
-
-
-class _Head(msgspec.Struct):
     model: str | None = None
+    #: The body's own value; True alone asks for a stream.
     stream: Any = None
 
 
@@ -48,10 +44,10 @@ class _ModelValue(msgspec.Struct):
     model: msgspec.Raw = msgspec.Raw()
 
 
-_head = msgspec.json.Decoder(_Head)
+_facts = msgspec.json.Decoder(BodyFacts)
 _model_value = msgspec.json.Decoder(_ModelValue)
 
-NOTHING = BodyFacts(None, False)
+NOTHING = BodyFacts()
 
 
 def read_json(body: bytes | bytearray | memoryview, *, model_required: bool) -> BodyFacts:
@@ -63,18 +59,17 @@ def read_json(body: bytes | bytearray | memoryview, *, model_required: bool) -> 
         BodyError: not JSON, not an object, `model` missing (when required), not a string or empty.
     """
     try:
-        head = _head.decode(body)
-        model, stream = head.model, head.stream
+        facts = _facts.decode(body)
     except msgspec.ValidationError as error:
         raise BodyError(_what_is_wrong(str(error))) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        model, stream = _second_look(body)
-    if model is None:
+        facts = _second_look(body)
+    if not facts.model:
+        if facts.model is not None:
+            raise BodyError("model must not be empty")
         if model_required:
             raise BodyError("model not found in request body")
-    elif not model:
-        raise BodyError("model must not be empty")
-    return BodyFacts(model, stream is True)
+    return facts
 
 
 def model_of_beginning(body: bytes) -> str | None:
@@ -125,7 +120,7 @@ def _what_is_wrong(message: str) -> str:
     return "request body must be a JSON object"
 
 
-def _second_look(body: bytes | bytearray | memoryview) -> tuple[str | None, Any]:
+def _second_look(body: bytes | bytearray | memoryview) -> BodyFacts:
     if len(body) > SECOND_LOOK_BYTES:
         raise BodyError("request body is not valid JSON")
     try:
@@ -137,7 +132,7 @@ def _second_look(body: bytes | bytearray | memoryview) -> tuple[str | None, Any]
     model = parsed.get("model")
     if model is not None and not isinstance(model, str):
         raise BodyError("model must be a string")
-    return model, parsed.get("stream")
+    return BodyFacts(model, parsed.get("stream"))
 
 
 def _scan_for_model(body: bytes) -> tuple[int, int] | None:

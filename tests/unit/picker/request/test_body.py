@@ -145,7 +145,7 @@ def test_what_is_wrong_is_said_without_quoting(body: bytes, says: str) -> None:
 )
 def test_only_true_is_streaming_and_nothing_else_is_refused(text: str, stream: bool) -> None:
     body = f'{{"model":"m","stream":{text}}}'.encode()
-    assert read_json(body, model_required=True).stream is stream
+    assert (read_json(body, model_required=True).stream is True) is stream
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"model":null}', b'{"a":{"model":"m"}}', b'["model","m"]', b"nothing"])

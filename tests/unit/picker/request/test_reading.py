@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from zerohop_picker.request import headers as names
-from zerohop_picker.request.build import build
+from zerohop_picker.request.build import build, read_line
 from zerohop_picker.request.model import LLMRequest, RequestKind
 from zerohop_picker.request.paths import GRPC, OTHER, ROUTES, BodyNeed, Route, route
 from zerohop_picker.request.subset import split_list, subset
@@ -40,12 +40,16 @@ def test_routes(method: str, path: str, content_type: str, expected: Route) -> N
 
 def _built(**headers: str) -> LLMRequest:
     fields = {name.replace("_", "-"): value for name, value in headers.items()}
-    return build({":method": "POST", **fields}, CHAT, "/v1/chat/completions", None)
+    return _from({":method": "POST", ":path": "/v1/chat/completions?x=1", **fields})
+
+
+def _from(headers: dict[str, str]) -> LLMRequest:
+    return build(headers, read_line(headers), None)
 
 
 @pytest.mark.parametrize("prefix", ["x-llm-d-inference-", "x-gateway-inference-"])
 def test_objective_and_fairness_by_new_and_legacy_name(prefix: str) -> None:
-    request = build({prefix + "objective": "batch", prefix + "fairness-id": "team-a"}, CHAT, "/", None)
+    request = _from({prefix + "objective": "batch", prefix + "fairness-id": "team-a"})
     assert (request.objective, request.fairness_id) == ("batch", "team-a")
 
 
@@ -53,6 +57,7 @@ def test_defaults() -> None:
     request = _built()
     assert (request.objective, request.fairness_id, request.target_model) == (None, "default-flow", None)
     assert (request.ttft_slo_ms, request.session_id, request.body, request.prompt_bytes) == (None, None, None, 0)
+    assert (request.method, request.path, request.kind) == ("POST", "/v1/chat/completions", RequestKind.CHAT)
 
 
 def test_the_new_name_wins_and_an_empty_one_does_not() -> None:
