@@ -125,12 +125,15 @@ class CompiledProfile:
             endpoints = endpoints.take(mask)
             if step.structural:
                 eligible = endpoints
-        scores = self._score(endpoints, request, trace, observe)
-        started = time.perf_counter() if observe is not None else 0.0
-        chosen = self._pick(scores, self._count, request.random)
-        if observe is not None:
-            observe("picker", self._picker.type.type, self._picker.name, time.perf_counter() - started)
-        rows = endpoints.rows[chosen].tolist()
+        if len(endpoints) == 1 and trace is None:
+            rows = [int(endpoints.rows[0])]  # one is left: whatever its scores are
+        else:
+            scores = self._score(endpoints, request, trace, observe)
+            started = time.perf_counter() if observe is not None else 0.0
+            chosen = self._pick(scores, self._count, request.random)
+            if observe is not None:
+                observe("picker", self._picker.type.type, self._picker.name, time.perf_counter() - started)
+            rows = endpoints.rows[chosen].tolist()
         if len(rows) < self._count and len(eligible) > len(endpoints):
             rows += _fallbacks(eligible, rows, self._count - len(rows), request.random)
         texts = endpoints.view.names.addresses

@@ -285,7 +285,13 @@ class StandardScheduler:
             self._cell, row, generation, tokens, now_ns, locate=self._locate, now=self._clock, extra=extra
         )
         return Decision(
-            outcome.addresses, ticket, model, plan.request_headers, tuple(dict(headers).items()), None, debug
+            outcome.addresses,
+            ticket,
+            model,
+            plan.request_headers,
+            tuple(dict(headers).items()) if headers else (),
+            None,
+            debug,
         )
 
     def _locate(self, endpoint: str) -> tuple[int, int] | None:

@@ -25,6 +25,10 @@ def absent(labels: Objects) -> Mask:
     return np.array([label is None for label in labels], dtype=np.bool_)
 
 
+def _both(endpoints: Endpoints) -> Floats:
+    return endpoints.column("waiting") + endpoints.column("running")
+
+
 class Endpoints:
     """Some endpoints of one view: ``rows`` are their rows in the snapshot's table, in ascending order."""
 
@@ -140,7 +144,7 @@ class Endpoints:
         moving = self._current()
         values = moving.get("requests")
         if values is None:
-            values = moving["requests"] = self.column("waiting") + self.column("running") + self.picks
+            values = moving["requests"] = self.remember("waiting + running", _both) + self.picks
         return values
 
     @property
