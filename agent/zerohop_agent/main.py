@@ -188,7 +188,8 @@ def _discovery(
     # grpcio takes 22 MB: only where there is a kubelet to ask.
     from zerohop_agent.kubelet.assignment import GpuAssignment
 
-    assignment = GpuAssignment(apply, lambda: gpus.boards, socket)
+    interval_s = config.gpu_settings.pod_resources_interval_ns / 1e9
+    assignment = GpuAssignment(apply, lambda: gpus.boards, socket, interval_s=interval_s)
     return [discovery.run(config.discovery, assignment.apply, register), assignment.run()]
 
 

@@ -32,6 +32,7 @@ def test_every_field_is_read() -> None:
         exit_after_unknown_errors: 5
         release_file: /run/zerohop/release-gpus
         pod_resources_socket: /host/kubelet.sock
+        pod_resources_interval: 9s
         condition:
           observe_only: true
           drain_lost: false

@@ -35,6 +35,8 @@ class GpuSettings:
     release_file: Path | None = None
     #: The kubelet's socket that says which pod holds which GPU; used with discovery where its folder exists.
     pod_resources_socket: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+    #: How often it is asked, besides right after a pod has come or gone; the kubelet limits the rate.
+    pod_resources_interval_ns: int = 5 * _SECOND
     condition: ConditionSettings = field(default_factory=ConditionSettings)
 
 
@@ -54,6 +56,7 @@ def read_gpu_settings(node: Node) -> GpuSettings:
         exit_after_unknown=fields.take("exit_after_unknown_errors", int, defaults.exit_after_unknown),
         release_file=Path(release) if release is not None else None,
         pod_resources_socket=Path(fields.take("pod_resources_socket", str, str(defaults.pod_resources_socket))),
+        pod_resources_interval_ns=fields.take("pod_resources_interval", duration, defaults.pod_resources_interval_ns),
         condition=fields.take("condition", _condition, defaults.condition),
     )
     fields.finish()
