@@ -12,6 +12,9 @@ from zerohop_console.demo.client import Client, Outcome, post
 
 #: requests in flight at which sending pauses: beyond it we would only measure ourselves
 _IN_FLIGHT_LIMIT = 400
+#: share of answers after which the drain happens: a little past the middle, so that its effect can be told from the
+#: slow server's
+HALF_WAY = 0.6
 _QUESTIONS = (
     "What does a picker know that round robin does not?",
     "Why is the age of a value as important as the value?",
@@ -97,7 +100,7 @@ class Load:
             room.release()
         server = (outcome.headers or {}).get("x-mock-server")
         self.finished.append(Sent(sent_ns, outcome, server, ages_ms.get(server or "")))
-        if len(self.finished) * 2 >= self.ramp.count:
+        if len(self.finished) >= self.ramp.count * HALF_WAY:
             self.half_done.set()
 
 

@@ -14,6 +14,9 @@ from zerohop_console.demo.load import Sent
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+#: requests from which on shares say something
+SHARES_FROM = 200
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -35,7 +38,7 @@ def summarise(result: Result) -> dict[str, Any]:
     bad = [sent for sent in result.finished if not sent.outcome.ok]
     served = Counter(sent.server for sent in good)
     total_picks = sum(result.picks.values())
-    return {
+    summary = {
         "requests": len(result.finished),
         "errors": len(bad),
         "error_samples": [what for what, _ in Counter(sent.outcome.complaint() for sent in bad).most_common(5)],
@@ -63,6 +66,21 @@ def summarise(result: Result) -> dict[str, Any]:
         "age_at_decision_ms": _quantiles([sent.age_ms for sent in good if sent.age_ms is not None]),
         "time_to_first_byte_ms": _milliseconds([sent.outcome.first_byte_s for sent in good]),
     }
+    return {**summary, "broken_promises": broken_promises(summary)}
+
+
+def broken_promises(summary: dict[str, Any]) -> list[str]:
+    """Return what a demo promises and this one did not keep, one sentence each."""
+    broken = []
+    if summary["errors"] or not summary["requests"]:
+        broken.append(f"{summary['errors']} of {summary['requests']} requests failed")
+    for endpoint in summary["endpoints"]:
+        others = [other["picks"] for other in summary["endpoints"] if other is not endpoint]
+        if endpoint["role"] == "slow" and summary["requests"] >= SHARES_FROM and endpoint["picks"] >= min(others):
+            broken.append(f"{endpoint['name']} was three times slower and did not get the smallest share")
+        if endpoint["served_after_drain"]:
+            broken.append(f"{endpoint['name']} served {endpoint['served_after_drain']} requests after its drain")
+    return broken
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
@@ -127,7 +145,7 @@ def describe(endpoint: dict[str, Any]) -> str:
         return "was three times slower"
     if endpoint["role"] == "drained":
         after = endpoint["served_after_drain"]
-        return "was drained half-way" + ("" if after is None else f" ({after} after that)")
+        return "was drained past half-way" + ("" if after is None else f" ({after} after that)")
     return "ran at full speed"
 
 
