@@ -75,11 +75,11 @@ class PageReader:
                 if plan.confirmed_by(find_hits(page.split(b"\n"), vocabulary)):
                     self._reads_left = SURVEY_EVERY
                     return signals
-        return self._survey(page, page.split(b"\n"))
+        return self._survey(page)
 
-    def _survey(self, page: bytes, lines: list[bytes]) -> Signals:
-        self._vocabulary = vocabulary = self._find_vocabulary(page, lines)
-        self._plan = plan = survey(lines, vocabulary)
+    def _survey(self, page: bytes) -> Signals:
+        self._vocabulary = vocabulary = self._find_vocabulary(page)
+        self._plan = plan = survey(page, vocabulary)
         self.surveys += 1
         self._reads_left = SURVEY_EVERY
         self.multi_process = plan.multi_process or (
@@ -92,22 +92,22 @@ class PageReader:
             raise AssertionError("a page does not fit its own plan")
         return signals
 
-    def _find_vocabulary(self, page: bytes, lines: list[bytes]) -> Vocabulary:
+    def _find_vocabulary(self, page: bytes) -> Vocabulary:
         if self._configured is not None:
             mapping = self._engines[self._configured]
             vocabulary = _match(page, mapping)
             if vocabulary is not None:
                 return vocabulary
             other = detect(page, self._engines)
-            _require_metrics(page, lines)
+            _require_metrics(page)
             seen = f"is {other.name}'s" if other is not None else "has none of its metrics"
             raise SourceError(UnhealthyReason.ENGINE_UNKNOWN, f"configured as {mapping.name}, but the page {seen}")
         if self._vocabulary is not None and (again := _match(page, self._vocabulary.mapping)) is not None:
             return again
         found = detect(page, self._engines)
         if found is None:
-            _require_metrics(page, lines)
-            raise SourceError(UnhealthyReason.ENGINE_UNKNOWN, f"metrics, but of no engine known here: {_sample(lines)}")
+            _require_metrics(page)
+            raise SourceError(UnhealthyReason.ENGINE_UNKNOWN, f"metrics, but of no engine known here: {_sample(page)}")
         vocabulary = _match(page, found)
         if vocabulary is None:
             raise AssertionError("a detected engine matches its page")
@@ -172,8 +172,10 @@ def _require_whole(page: bytes, content_type: str) -> None:
         raise SourceError(UnhealthyReason.NOT_METRICS, "the page is cut: its last line has no end")
 
 
-def _require_metrics(page: bytes, lines: list[bytes]) -> None:
-    if page.lstrip()[:1] in (b"<", b"{", b"[") or not any(_looks_like_metrics(line) for line in lines[:200]):
+def _require_metrics(page: bytes) -> None:
+    if page.lstrip()[:1] in (b"<", b"{", b"[") or not any(
+        _looks_like_metrics(line) for line in page.split(b"\n", 200)[:200]
+    ):
         raise _not_metrics(page)
 
 
@@ -190,8 +192,8 @@ def _looks_like_metrics(line: bytes) -> bool:
     return sample is not None and parse_value(line[sample[2] :]) is not None
 
 
-def _sample(lines: list[bytes]) -> str:
-    for line in lines:
+def _sample(page: bytes) -> str:
+    for line in page.split(b"\n", 200)[:200]:
         sample = split_sample(line)
         if sample is not None:
             return f"first series {sample[0].decode('ascii', 'replace')[:60]}"

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress, count
+from operator import methodcaller
 
 from zerohop_agent.modelserver.mapping import EngineMapping, Pick, Ratio, Source, Total
 from zerohop_agent.modelserver.sources import CONVERTED, LIMITS, Series, Step, step_of
@@ -146,22 +148,23 @@ def _careful(rest: bytes) -> float:
 
 def find_hits(lines: Sequence[bytes], vocabulary: Vocabulary) -> list[int]:
     """Return the numbers of the lines that start with a wanted name, in order. A few may turn out to be no samples."""
-    starts = vocabulary.starts
-    return [number for number, line in enumerate(lines) if line.startswith(starts)]
+    return list(compress(count(), map(methodcaller("startswith", vocabulary.starts), lines)))
 
 
-def survey(lines: Sequence[bytes], vocabulary: Vocabulary) -> Plan:
+def survey(page: bytes, vocabulary: Vocabulary) -> Plan:
     """Look at every line of a page once and return the plan to read it by."""
+    lines = page.split(b"\n")
     hits = find_hits(lines, vocabulary)
     names = vocabulary.names
     found: dict[str, list[Series]] = {}
     kept: list[tuple[int, bytes]] = []
     malformed = multi_process = False
-    offset = before = 0
+    offset = 0
     for number in hits:
         line = lines[number]
-        offset += sum(map(len, lines[before:number])) + number - before
-        before = number
+        # From the second line on the newline in front belongs to the start, so that no part of a line can pass for it.
+        newline = b"\n" if number else b""
+        offset = page.find(newline + line, offset)
         sample = split_sample(line)
         labels = parse_labels(sample[1]) if sample is not None else None
         if sample is None or labels is None:
@@ -171,8 +174,7 @@ def survey(lines: Sequence[bytes], vocabulary: Vocabulary) -> Plan:
             continue
         multi_process = multi_process or "pid" in labels
         found.setdefault(name, []).append(Series(len(kept), labels))
-        # From the second line on the newline in front belongs to the start, so that no part of a line can pass for it.
-        kept.append((offset - 1, b"\n" + line[: sample[2]]) if number else (0, line[: sample[2]]))
+        kept.append((offset, newline + line[: sample[2]]))
     mapping = vocabulary.mapping
     steps = []
     for field, sources in mapping.fields.items():
@@ -181,5 +183,4 @@ def survey(lines: Sequence[bytes], vocabulary: Vocabulary) -> Plan:
             if step is not None:
                 steps.append((field, step))
                 break
-    size = sum(map(len, lines)) + len(lines) - 1
-    return Plan(len(lines) - 1, size, None if malformed else hits, kept, steps, frozenset(found), multi_process)
+    return Plan(len(lines) - 1, len(page), None if malformed else hits, kept, steps, frozenset(found), multi_process)

@@ -92,14 +92,16 @@ def step_of(source: Source, found: Mapping[str, Sequence[Series]], mapping: Engi
 
 def _matching(pick: Pick, found: Mapping[str, Sequence[Series]]) -> list[Series]:
     series = found.get(pick.name, ())
+    if not pick.where:
+        return list(series)
     return [entry for entry in series if all(entry.labels.get(label) == value for label, value in pick.where)]
 
 
-def _rank(labels: Mapping[str, str], mapping: EngineMapping) -> tuple[tuple[str, str], ...]:
+def _rank(labels: Mapping[str, str], mapping: EngineMapping) -> frozenset[tuple[str, str]]:
     """Return what tells one rank's series from another's: all labels but those of replicas."""
-    ignored = mapping.replica_labels
-    # An info series has its values as labels; they are part of what it says, and two ranks differ in `engine`.
-    return tuple(sorted(item for item in labels.items() if item[0] not in ignored))
+    if mapping.replica_labels.isdisjoint(labels):
+        return frozenset(labels.items())
+    return frozenset(item for item in labels.items() if item[0] not in mapping.replica_labels)
 
 
 def _groups(pick: Pick, found: Mapping[str, Sequence[Series]], mapping: EngineMapping) -> Groups:
@@ -107,7 +109,9 @@ def _groups(pick: Pick, found: Mapping[str, Sequence[Series]], mapping: EngineMa
     for label in mapping.breakdown_labels:
         totals = [entry for entry in series if not entry.labels.get(label)]
         series = totals or series
-    ranks: dict[tuple[tuple[str, str], ...], list[int]] = {}
+    if len(series) == 1:
+        return ((series[0].index,),)
+    ranks: dict[frozenset[tuple[str, str]], list[int]] = {}
     for entry in series:
         ranks.setdefault(_rank(entry.labels, mapping), []).append(entry.index)
     return tuple(tuple(indices) for indices in ranks.values())
