@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.fleet import Fleet
-from support.gateway import MANIFESTS, Backend, Client, Envoy, backends, ready, start_envoy
-from support.processes import Process, Processes
+from support.gateway import MANIFESTS, Backend, Client, Envoy, backends, cluster_of, ready, start_envoy
+from support.processes import Process, Processes, free_ports
 from support.waiting import eventually_async
 from zerohop_console.demo.envoy import envoy_binary
 
@@ -250,15 +252,62 @@ async def test_a_hung_picker_is_left_behind(run: Processes, folder: Path) -> Non
         box = Box(run, folder, servers)
         with box.fleet:
             picker = box.start_picker(workers=1)
-            for manifest in ("headers-only", "body"):
+            for manifest in MODES:
                 envoy = box.start_envoy(manifest, workers=1)
                 await ready(envoy, workers=1, servers=2)
-                picker.signal(19)  # SIGSTOP
+                picker.signal(signal.SIGSTOP)
                 try:
+                    if manifest == "istio-shaped":  # Envoy has no timeout there: its health check has to notice
+                        await ready(envoy, workers=0, servers=2)
                     async with Client(envoy) as client, asyncio.timeout(5):
                         assert (await client.post("/v1/chat/completions", CHAT)).status == 200
                 finally:
-                    picker.signal(18)  # SIGCONT
+                    picker.signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("front", ["native", "grpcio"])
+async def test_envoy_reaches_the_picker_over_tls(run: Processes, folder: Path, front: str) -> None:
+    def tls(config: dict[str, Any]) -> None:
+        cluster_of(config, "picker")["transport_socket"] = {
+            "name": "tls",
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+                "common_tls_context": {"alpn_protocols": ["h2"]},
+            },
+        }
+
+    (port,) = free_ports(1)
+    async with backends(2) as servers:
+        box = Box(run, folder, servers)
+        with box.fleet:
+            box.fleet.load(0, waiting=9)
+            box.run.zerohop(
+                "picker", "--shm-dir", folder / "shm", f"--listen=127.0.0.1:{port}", f"--front={front}",
+                "--secure-serving", "--health-checking",
+            )  # fmt: skip
+            addresses = [server.address for server in servers]
+            picker = [("127.0.0.1", port)]
+            envoy = start_envoy(run, folder, "istio-shaped", picker=picker, servers=addresses, change=tls)
+            await ready(envoy, workers=1, servers=2)
+            async with Client(envoy) as client:
+                for _ in range(20):
+                    assert (await client.post("/v1/chat/completions", CHAT)).server == "server-1"
+
+
+async def test_a_clients_fault_is_its_own_and_said(run: Processes, folder: Path) -> None:
+    async with backends(1) as servers:
+        box = Box(run, folder, servers)
+        with box.fleet:
+            box.start_picker("--max-request-bytes=100kB", workers=1)
+            for manifest in ("body", "istio-shaped"):
+                envoy = box.start_envoy(manifest, workers=1)
+                await ready(envoy, workers=1, servers=1)
+                for body, status in ((b"{not json", 400), (b"[1]", 400), (CHAT + b" " * 100_000, 413), (CHAT, 200)):
+                    async with Client(envoy) as client:
+                        reply = await client.post("/v1/chat/completions", body)
+                        assert reply.status == status
+                        assert status == 200 or json.loads(reply.body)["error"]["message"]
+            assert len(servers[0].served) == 2
 
 
 async def test_an_empty_fleet_is_503_with_a_reason(run: Processes, folder: Path) -> None:
