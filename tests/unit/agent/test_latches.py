@@ -233,6 +233,12 @@ async def test_gpus_drain_and_slow_the_endpoints_that_use_them(bench: Bench) -> 
     assert view.flags("10.0.0.2:8000") == {"slowed"}
     assert view.reasons("10.0.0.2:8000")[2] == SlowdownReason.THERMAL
     assert [gpu["uuid"] for gpu in view.cold["gpus"]] == ["GPU-1", "GPU-2"]
+    # Of two slow boards the slower one sets the pace, whichever comes first.
+    slower = GpuCondition(slowdown=3.0, slowdown_reason=SlowdownReason.POWER_BRAKE)
+    for pair in ((slow, slower), (slower, slow)):
+        gpus.set_gpu_conditions(dict(zip(("GPU-1", "GPU-2"), pair, strict=True)))
+        view = bench.publish(NOW)
+        assert (view.get("slowdown"), view.reasons()[2]) == (3.0, SlowdownReason.POWER_BRAKE)
     gpus.set_gpu_conditions({"GPU-1": GpuCondition(), "GPU-2": GpuCondition(slowdown=1.0)})
     view = bench.publish(NOW)
     assert view.flags() == view.flags("10.0.0.2:8000") == set()
