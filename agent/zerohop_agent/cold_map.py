@@ -127,6 +127,7 @@ def _endpoint(row: EndpointRow, generation: int) -> dict[str, Any]:
         "pools": list(spec.pools),
         "labels": dict(spec.labels),
         "models": models,
+        "adapters": list(row.served_adapters),
         "engine": spec.engine or row.engine,
         "role": spec.role,
         "gpus": list(spec.gpus),

@@ -32,7 +32,7 @@ _MEASURED = (*_TIMES, *_LORA_WORDS, *_LOAD, *_COUNTERS, *_RATES, *_GEOMETRY, "lo
 _load = attrgetter(*_LOAD)
 _counters = attrgetter(*_COUNTERS)
 _rates = attrgetter(*_RATES)
-_facts = attrgetter(*_GEOMETRY, "num_blocks", "models")
+_facts = attrgetter(*_GEOMETRY, "num_blocks", "models", "adapters")
 
 
 class EndpointColumns:
@@ -120,6 +120,7 @@ class EndpointRow:
         self.stuck = Stuck()
         #: What the server says that it serves, and what its page looks like, for the cold map.
         self.served_models: tuple[str, ...] = ()
+        self.served_adapters: tuple[str, ...] = ()
         self.engine: str | None = None
         #: Names in the row's adapter columns; None: those of a previous agent, or nothing yet.
         self._lora: tuple[frozenset[str] | None, frozenset[str] | None] | None = None
@@ -213,7 +214,7 @@ class EndpointRow:
             return False
         feed.facts = facts
         if signals.models is not None:
-            self.served_models = signals.models
+            self.served_models, self.served_adapters = signals.models, signals.adapters or ()
         for name in _GEOMETRY:
             self._columns.table.set(self.row, name, self.geometry(name))
         return True

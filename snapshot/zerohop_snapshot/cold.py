@@ -24,6 +24,8 @@ class ColdEndpoint(TypedDict, total=False):
     pools: list[str]
     labels: dict[str, str]
     models: list[str]
+    #: those of `models` that are LoRA adapters of another one
+    adapters: list[str]
     engine: str | None
     role: str | None
     #: UUIDs of the GPUs that serve it

@@ -32,6 +32,7 @@ async def test_a_reading_reaches_the_snapshot(bench: Bench) -> None:
         preemptions=2,
         steps=9,
         models=("base", "lora-1"),
+        adapters=("lora-1",),
         lora_max=4,
     )
     view = bench.publish(NOW + MS)
@@ -57,6 +58,7 @@ async def test_a_reading_reaches_the_snapshot(bench: Bench) -> None:
         "pools": ["ns/p"],
         "labels": {"zone": "1"},
         "models": ["base", "lora-1"],
+        "adapters": ["lora-1"],
         "engine": "vllm",
         "role": "decode",
         "gpus": ["GPU-1"],
