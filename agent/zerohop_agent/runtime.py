@@ -98,8 +98,9 @@ class Runtime:
         if self.view.readings != self._gpu_readings:
             self._gpu_readings = self.view.readings
             for row in self.rows.values():
-                self.view.apply(row, self.writer.endpoints)
-                self._latch(row, now_ns)
+                if row.spec.gpus:
+                    self.view.apply(row, self.writer.endpoints)
+                    self._latch(row, now_ns)
         if now_ns >= self._check_ages_ns:
             self._check_ages(now_ns)
         version = (self.adapters.version, self.view.version)
