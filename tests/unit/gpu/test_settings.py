@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from zerohop_agent.collectors.gpu.settings import GpuSettings, read_gpu_settings
+from zerohop_agent.condition import ConditionSettings
 from zerohop_process.errors import ConfigError
 from zerohop_process.strict import load_yaml
 
@@ -76,3 +77,13 @@ def test_mistakes_name_the_place(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         read(text)
     assert str(caught.value).startswith("agent.yaml:")
+
+
+def test_the_documented_defaults_are_the_defaults() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "gpus.md").read_text()
+    block = text.split("```yaml\n")[1].split("```")[0]
+    section = load_yaml(block, "docs/gpus.md").members()["gpu"]
+    assert read_gpu_settings(section) == GpuSettings()
+    condition = section.members()["condition"].members()
+    assert len(section.members()) == len(GpuSettings.__slots__)
+    assert len(condition) == len(ConditionSettings.__slots__)
