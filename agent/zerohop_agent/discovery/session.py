@@ -26,6 +26,8 @@ _log = log.get("discovery")
 
 #: A resource counts as removed when this many answers in a row lack it: an API server that starts up may lack some.
 _ABSENCES_BEFORE_FORGETTING = 2
+#: Steps in which the first set waits for the objects around the pools.
+_FIRST_WAITS = 20
 
 
 @dataclass(slots=True)
@@ -62,6 +64,8 @@ class Discovery:
         self._tasks: dict[tuple[Resource, str | None], asyncio.Task[None]] = {}
         self._absences: dict[Resource, int] = {}
         self._last: EndpointSet | None = None
+        #: The API server has said which resources it has.
+        self._asked = False
 
     async def run(self) -> None:
         """Watches and applies until cancelled. Raises: ConfigError when there is nothing to watch with."""
@@ -224,6 +228,9 @@ class Discovery:
             await self.clock.sleep(self.settings.api_discovery_interval_s * random.uniform(0.8, 1.2))
 
     def _use(self, group: asyncio.TaskGroup, wanted: tuple[Resource, ...]) -> None:
+        if not self._asked:
+            self._asked = True
+            self._changed.set()
         for resource in wanted:
             self._absences.pop(resource, None)
             for namespace in self._namespaces():
@@ -267,6 +274,10 @@ class Discovery:
             self._changed.clear()
             if not self._can_speak():
                 continue
+            for _ in range(_FIRST_WAITS):
+                if not self._may_wait():
+                    break
+                await self.clock.sleep(self.settings.first_wait_s / _FIRST_WAITS)
             new = self._endpoint_set()
             if new != self._last:
                 self._last = new
@@ -283,7 +294,14 @@ class Discovery:
         if self.settings.static_pool is not None:
             return True
         pools = [source for key, source in self.reflectors.items() if key[0].role is Role.POOLS]
-        return all(source.synced_at is not None for source in pools)
+        return self._asked and all(source.synced_at is not None for source in pools)
+
+    def _may_wait(self) -> bool:
+        """True while the first set should wait a little for objectives, rewrites and models: what they say of a request
+        counts from the first one on. Whatever keeps them away does not keep endpoints away for longer than that.
+        """
+        customs = [source for key, source in self.reflectors.items() if not key[0].built_in]
+        return self._last is None and any(source.synced_at is None and source.trouble is None for source in customs)
 
     def _endpoint_set(self) -> EndpointSet:
         every = list(self._customs())

@@ -72,6 +72,8 @@ class DiscoverySettings:
     backoff_most_s: float = 30.0
     #: How often the status writer looks for a first InferenceModel.
     status_idle_s: float = 5.0
+    #: How long the first endpoint set waits for objectives, rewrites and models.
+    first_wait_s: float = 1.0
     #: Changes within this window become one new endpoint set.
     coalesce_s: float = 0.01
 

@@ -134,18 +134,26 @@ async def test_a_cut_event_is_not_used(watching: Watching) -> None:
         await watched.becomes("10.1.0.1:8000", "10.1.0.2:8000")
 
 
-async def test_rotated_token(watching: Watching, tmp_path: Any) -> None:
+async def test_a_refused_token_keeps_what_was_known(watching: Watching) -> None:
     async with ready_server() as server:
         server.token = "first"
         async with watching(server, token="first") as watched:
             await watched.becomes("10.1.0.1:8000")
-            # The file of the service account is read for each request; a kubeconfig's token is fixed, so only the
-            # refusal is seen here: what was known stays.
             server.token = "second"
             server.cut_watches()
             reflector = watched.discovery.reflectors[(PODS, None)]
             await eventually_async(lambda: reflector.trouble and "401" in reflector.trouble)
             assert set(watched.now) == {"10.1.0.1:8000"}
+
+
+async def test_nothing_is_said_before_pools_are_known(watching: Watching) -> None:
+    """A restarted agent still has its endpoints; an empty set in between would take them away."""
+    async with ready_server() as server:
+        server.fail(500, times=5, matches=lambda seen: seen.verb == "discovery")
+        server.fail(500, times=5, matches=lambda seen: "inferencepools" in seen.path)
+        async with watching(server) as watched:
+            await watched.becomes("10.1.0.1:8000")
+            assert len(watched.sets) == 1
 
 
 async def test_too_many_requests_waits_as_long_as_asked(watching: Watching) -> None:
