@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import statistics
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from bench import generator, machine
@@ -58,3 +59,9 @@ async def measure(port: int, pids: dict[str, int], connections: int, duration_s:
         **{f"{name}_cpu_us": round(value, 1) for name, value in cpu.items()},
         "cpu_us": round(sum(cpu.values()), 1),
     }
+
+
+def middle(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The median of each figure over rounds; errors are summed, so that none is lost."""
+    row = {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
+    return {**row, "errors": sum(one["errors"] for one in rounds), "c": rounds[0]["c"]}
