@@ -13,7 +13,8 @@ from typing import Any
 
 from zerohop_picker.models.catalog import Catalog
 from zerohop_picker.models.resources import Resources, load_resources
-from zerohop_picker.scheduling.config import KIND, PipelineConfig, Plugin, load
+from zerohop_picker.scheduling.config import PipelineConfig, Plugin
+from zerohop_picker.scheduling.loading import KIND, load
 from zerohop_picker.scheduling.plugin import Parameter
 from zerohop_picker.scheduling.registry import REFUSED, TYPES
 from zerohop_picker.scheduling.scorers.attribute import ATTRIBUTES

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
-from zerohop_picker.models.catalog import Catalog, Resolution
-from zerohop_picker.models.resources import Resources, pool_resources
+from zerohop_picker.models.catalog import Resolution
+from zerohop_picker.models.resources import Resources
 from zerohop_picker.request.model import LLMRequest
-from zerohop_picker.scheduling.config import PipelineConfig, load
+from zerohop_picker.scheduling import refusals
+from zerohop_picker.scheduling.catalogs import Catalogs
+from zerohop_picker.scheduling.config import PipelineConfig
 from zerohop_picker.scheduling.fallback import Fallback
+from zerohop_picker.scheduling.loading import load
 from zerohop_picker.scheduling.measures import Measures
 from zerohop_picker.scheduling.pipeline import Nothing, Outcome, PastDeadline, Pipeline, Trace
+from zerohop_picker.scheduling.plugin_files import PluginFiles
 from zerohop_picker.scheduling.profiles import Plan
 from zerohop_picker.scheduling.request import Request
 from zerohop_picker.scheduling_contract import Decision, Refusal
@@ -23,7 +26,6 @@ from zerohop_picker.state.candidates import Candidates
 from zerohop_picker.state.cells import SharedCells
 from zerohop_picker.state.endpoints import Endpoints
 from zerohop_picker.state.loads import Cells, Loads
-from zerohop_picker.state.names import Names
 from zerohop_picker.state.prefixes import Directory, PrefixUse
 from zerohop_picker.state.sessions import Sessions, Table
 from zerohop_picker.state.ticket import PickTicket
@@ -32,17 +34,10 @@ from zerohop_process import log
 from zerohop_process.errors import ConfigError
 from zerohop_snapshot import PeerCells, PickerCell, SnapshotReader
 
-NO_ENDPOINTS: Final = "rejected-no-endpoints"
-SATURATED: Final = "rejected-saturated"
 #: A snapshot that was not renewed for this long says that the agent is gone: its loads are not used any more.
 AGENT_SILENT_NS: Final = 2_000_000_000
-#: What a shed request is told: about the time in which a full queue moves on.
-RETRY_AFTER_S: Final = 1
 DEBUG_REQUEST_HEADER: Final = "x-zerohop-debug"
 DEBUG_RESPONSE_HEADER: Final = "x-zerohop-scores"
-#: Envoy refuses response headers above 60 kB by default; scores of a large pool are cut to the first ones.
-_DEBUG_LIMIT_BYTES: Final = 8_000
-_FILE_CHECK_NS: Final = 500_000_000
 
 _LOG = log.get(__name__)
 
@@ -79,15 +74,11 @@ class StandardScheduler:
         if self._prefixes is not None:
             self.measures.watch_prefixes(self._prefixes)
         self._random = random.Random(seed)
-        self._start = self._random.getrandbits(16)
-        self._models = models or Resources()
-        self._catalogs: dict[str | None, Catalog] = {}
-        self._catalog_names: Names | None = None
+        self._catalogs = Catalogs(models or Resources(), self._random.getrandbits(16))
         self._fallback = Fallback()
         self._clock = clock
         self._changes = log.OncePerChange()
-        self._file_times: dict[str, int] = {}
-        self._next_file_check_ns = 0
+        self._files = PluginFiles()
         self.swap(config)
 
     # Configuration.
@@ -102,22 +93,14 @@ class StandardScheduler:
         self._pipeline = Pipeline(config, self.measures.plugin_duration)
         if self._prefixes is not None:
             self._prefixes.configure(config.prefix)
-        self._file_times = {str(path): _changed_ns(str(path)) for path in config.files}
+        self._files.watch(config.files)
 
     def set_models(self, models: Resources) -> None:
         """Use other objects of ``--models-file`` from the next request on."""
-        self._models = models
-        self._catalog_names = None
+        self._catalogs.set_models(models)
 
-    def _reload_changed_plugins(self, now_ns: int) -> None:
-        """Load the configuration again when a file that a plugin came from has changed; else keep the last good one."""
-        if now_ns < self._next_file_check_ns:
-            return
-        self._next_file_check_ns = now_ns + _FILE_CHECK_NS
-        times = {path: _changed_ns(path) for path in self._file_times}
-        if times == self._file_times:
-            return
-        self._file_times = times
+    def _reload(self) -> None:
+        """Load the configuration again: a file that a plugin came from has changed. Or keep the last good one."""
         config = self._pipeline.config
         try:
             self.swap(load(config.text, config.source))
@@ -126,7 +109,7 @@ class StandardScheduler:
             _LOG.warning("plugin file not reloaded, the last good one stays: %s", error)
         else:
             self.measures.reloads.labels("loaded").increment()
-            log.event(_LOG, "info", "plugin file reloaded", files=",".join(times))
+            log.event(_LOG, "info", "plugin file reloaded", files=",".join(map(str, config.files)))
 
     def heartbeat(self, now_ns: int) -> None:
         """Tell the other workers of this node that we live; call it a few times a second."""
@@ -144,13 +127,13 @@ class StandardScheduler:
         view = self._latest.view(now_ns)
         if view is None:
             return False
-        known, bit = pool_bit(view.names, pool)
+        known, bit = view.names.pool_bit(pool)
         return known and bool(view.membership.members(bit).any())
 
     def schedule(self, request: LLMRequest, now_ns: int) -> Decision | Refusal:
         """Return the decision by the configured pipeline; a fault of our own ends in the fallback."""
-        if self._file_times:
-            self._reload_changed_plugins(now_ns)
+        if self._files and self._files.changed(now_ns):
+            self._reload()
         started = time.perf_counter()
         try:
             decision = self._schedule(request, now_ns)
@@ -178,9 +161,9 @@ class StandardScheduler:
         else:
             rows = self._fallback.by_load(endpoints, self._random)
         asked = Request(request, view, now_ns, random=self._random)
-        resolution = self._catalog(view, request.pool).resolve(request.model, request.target_model, request.objective)
+        resolution = self._catalogs.resolve(view.names, request)
         if resolution.reserved:
-            return _reserved(request)
+            return refusals.reserved(request)
         texts = view.names.addresses
         outcome = Outcome(tuple(rows), tuple(texts[row] or "" for row in rows), endpoints)
         return self._decide(asked, Plan("", {"": outcome}), resolution, None, plugins=False)
@@ -197,16 +180,16 @@ class StandardScheduler:
             return self.fallback(llm, now_ns)
         self._changes.log(_LOG, "info", "agent", "alive", "the snapshot is being renewed")
         request = Request(llm, view, now_ns, random=self._random, prefixes=self._prefixes, sessions=self._sessions)
-        resolution = self._catalog(view, llm.pool).resolve(llm.model, llm.target_model, llm.objective)
+        resolution = self._catalogs.resolve(view.names, llm)
         if resolution.reserved:
-            return _reserved(llm)
+            return refusals.reserved(llm)
         if resolution.model is not None:
             request.model = resolution.model
         request.priority = resolution.priority
         pipeline = self._pipeline
         if resolution.priority < 0 and pipeline.detector.pool(endpoints) >= 1.0:
             self.measures.shed.increment()
-            return Refusal(429, SATURATED, "system saturated, sheddable request dropped", RETRY_AFTER_S)
+            return refusals.SHED
         trace = Trace() if pipeline.config.debug_scores and llm.headers.get(DEBUG_REQUEST_HEADER) else None
         nothing: list[Nothing] = []
 
@@ -219,22 +202,22 @@ class StandardScheduler:
 
         plan = pipeline.handler(run, request)
         if plan is None:
-            return _dropped(nothing[-1])
+            return refusals.dropped(nothing[-1])
         return self._decide(request, plan, resolution, trace)
 
     def _eligible(self, llm: LLMRequest, now_ns: int) -> tuple[View, Endpoints] | Refusal:
         """Return the candidates: of the pool, usable, and within the gateway's subset; or why there are none."""
         view = self._latest.view(now_ns)
         if view is None:
-            return Refusal(503, NO_ENDPOINTS, "no snapshot of the endpoints can be read yet")
+            return refusals.NO_SNAPSHOT
         self._loads.settle(view, now_ns)
-        known, bit = pool_bit(view.names, llm.pool)
+        known, bit = view.names.pool_bit(llm.pool)
         if not known:
-            return Refusal(503, NO_ENDPOINTS, f"pool {llm.pool!r} is not in the snapshot")
+            return refusals.unknown_pool(llm.pool)
         wanted = llm.test_selection or llm.subset
         endpoints = self._candidates.of(view, bit, wanted, now_ns)
         if not len(endpoints):
-            return Refusal(503, NO_ENDPOINTS, "failed to find endpoint candidates for serving the request")
+            return refusals.NO_CANDIDATES
         if endpoints.doubtful:
             self.measures.degraded.increment()
         return view, endpoints
@@ -271,7 +254,7 @@ class StandardScheduler:
         debug = None
         if trace is not None:
             debug = trace.entries
-            headers += ((DEBUG_RESPONSE_HEADER, _shown(trace)),)
+            headers += ((DEBUG_RESPONSE_HEADER, trace.shown()),)
             log.event(_LOG, "info", "scores", request_id=request.llm.request_id, picked=outcome.addresses[0],
                       scores=json.dumps(debug))  # fmt: skip
         asked = request.llm.model or ""
@@ -298,70 +281,3 @@ class StandardScheduler:
         view = self._latest.view(self._clock())
         row = view.names.row_of.get(endpoint) if view is not None else None
         return None if view is None or row is None else (row, int(view.raw("generation")[row]))
-
-    def _catalog(self, view: View, pool: str | None) -> Catalog:
-        names = view.names
-        if names is not self._catalog_names:
-            self._catalog_names = names
-            older, self._catalogs = self._catalogs, {}
-            for key in {pool, *older}:
-                self._catalogs[key] = self._compiled(names, key)
-                if key in older:
-                    self._catalogs[key].inherit(older[key])
-        catalog = self._catalogs.get(pool)
-        if catalog is None:
-            catalog = self._catalogs[pool] = self._compiled(names, pool)
-        return catalog
-
-    def _compiled(self, names: Names, pool: str | None) -> Catalog:
-        specs = [spec for spec in names.pool_specs if pool is None or _same_pool(spec["name"], pool)]
-        parts: Iterable[Resources] = [self._models, *(pool_resources(spec) for spec in specs)]
-        catalog = Catalog(parts, pool, self._start)
-        for problem in catalog.problems:
-            self._changes.log(_LOG, "warning", problem, "reported", problem)
-        return catalog
-
-
-def pool_bit(names: Names, pool: str | None) -> tuple[bool, int | None]:
-    """Return (whether the pool is known, its bit); bit None = all endpoints.
-
-    Without pools in the snapshot (endpoints from flags or a file) every name means all endpoints.
-    """
-    bits = names.pool_bits
-    if pool is None or not bits:
-        return True, None
-    bit = bits.get(pool)
-    if bit is None:
-        bit = next((b for name, b in bits.items() if _same_pool(name, pool)), None)
-    return bit is not None, bit
-
-
-def _same_pool(name: str, pool: str) -> bool:
-    """Compare ``namespace/name`` with either the same or a bare name."""
-    return name == pool or ("/" not in pool and name.rpartition("/")[2] == pool)
-
-
-def _reserved(request: LLMRequest) -> Refusal:
-    return Refusal(404, "", f"model {request.model!r} is reserved: none of its targets has a weight above 0")
-
-
-def _dropped(nothing: Nothing) -> Refusal:
-    if nothing.structural:
-        return Refusal(503, NO_ENDPOINTS, f"no endpoint passes {nothing.plugin}")
-    return Refusal(429, SATURATED, f"no endpoint passes {nothing.plugin} now", RETRY_AFTER_S)
-
-
-def _shown(trace: Trace) -> bytes:
-    text = json.dumps(trace.entries, separators=(",", ":")).encode()
-    if len(text) <= _DEBUG_LIMIT_BYTES:
-        return text
-    short = [{**entry, "values": dict(list(entry["values"].items())[:16])} for entry in trace.entries]
-    return json.dumps(short, separators=(",", ":")).encode()[:_DEBUG_LIMIT_BYTES]
-
-
-def _changed_ns(path: str) -> int:
-    try:
-        status = os.stat(path)  # noqa: PTH116 - on the request's path, twice a second
-    except OSError:
-        return -1
-    return status.st_mtime_ns ^ status.st_ino ^ status.st_size

@@ -66,6 +66,18 @@ class Names:
             self._label_values[key] = values
         return values
 
+    def pool_bit(self, pool: str | None) -> tuple[bool, int | None]:
+        """Return (whether the pool is known, its bit); bit None = all endpoints.
+
+        Without pools in the snapshot (endpoints from flags or a file) every name means all endpoints.
+        """
+        if pool is None or not self.pool_bits:
+            return True, None
+        bit = self.pool_bits.get(pool)
+        if bit is None:
+            bit = next((b for name, b in self.pool_bits.items() if same_pool(name, pool)), None)
+        return bit is not None, bit
+
     def rows_named(self, entries: tuple[str, ...]) -> list[int]:
         """Return the rows that ``entries`` name: an ip:port its own row, a bare ip all rows of that host."""
         rows: list[int] = []
@@ -76,6 +88,11 @@ class Names:
             else:
                 rows.extend(self.rows_of_host.get(entry.strip("[]"), ()))
         return rows
+
+
+def same_pool(name: str, pool: str) -> bool:
+    """Return whether ``namespace/name`` is what ``pool`` (the same, or a bare name) means."""
+    return name == pool or ("/" not in pool and name.rpartition("/")[2] == pool)
 
 
 def decode(cold: bytes, rows: int) -> Names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -44,6 +45,11 @@ def test_never_observed_is_unknown_and_not_zero() -> None:
     made = endpoints(2, waiting=[0, 1], observed_ns=[0, NOW_NS], scrape_interval_s=[0.05] * 2)
     assert math.isnan(made.column("waiting")[0])
     assert math.isnan(made.age_s()[0])
+
+
+def test_never_observed_is_unknown_on_a_machine_that_has_just_started() -> None:
+    made = endpoints(1, waiting=[0], observed_ns=[0], scrape_interval_s=[0.05], now_ns=SECOND)
+    assert math.isnan(made.column("waiting")[0])
 
 
 def test_facts_of_an_endpoint_do_not_age() -> None:
@@ -94,8 +100,9 @@ def test_a_silent_agent_means_round_robin_over_the_last_known_endpoints(world: W
     world.publish()
     scheduler = world.scheduler()
     world.now_ns += 3 * SECOND
-    picks = [world.pick(scheduler) for _ in range(6)]
-    assert picks.count("a") == picks.count("b") == 3
+    picks = [world.pick(scheduler) for _ in range(12)]
+    assert {frozenset(pair) for pair in itertools.pairwise(picks)} == {frozenset("ab")}
+    assert scheduler.measures.fallbacks.value == 12
 
 
 def test_no_snapshot_is_a_503(world: World) -> None:

@@ -38,9 +38,9 @@ def test_metrics_come_under_the_fields_names_when_asked(world: World) -> None:
     assert samples["inference_pool_ready_pods", (("name", ""),)] == 2
     assert samples["llm_d_epp_prefix_indexer_size", ()] == 4
     plugin = (
-        ("extension_point", "scorer"),
-        ("plugin_name", "least-loaded-scorer"),
-        ("plugin_type", "least-loaded-scorer"),
+        ("extension_point", "filter"),
+        ("plugin_name", "sticky-prefix-filter"),
+        ("plugin_type", "sticky-prefix-filter"),
     )
     assert samples["llm_d_epp_plugin_duration_seconds_count", plugin] == 2  # the first of each worker's three
     ours = render(pages).decode()

@@ -201,6 +201,25 @@ def test_the_deadline_fallback_uses_no_plugin(world: World) -> None:
     assert scheduler._cell.in_flight(world.rows["b"], 1) == 1
 
 
+def test_a_row_that_changes_hands_between_two_looks_does_not_pass_its_prefixes_on(world: World) -> None:
+    world.add("old")
+    world.publish()
+    scheduler = world.scheduler()
+    prompt = "shared " * 2000
+    assert world.pick(scheduler, chat(prompt)) == "old"
+    row = world.rows.pop("old")
+    world.writer.remove_endpoint("old")
+    world.add("new")
+    assert world.rows["new"] == row
+    world.publish()
+    view = scheduler._latest.view(world.now_ns)
+    assert view is not None
+    assert scheduler._prefixes is not None
+    lookup = scheduler._prefixes.look_up(chat(prompt), "m", view)
+    assert lookup is not None
+    assert lookup.matched[row] == 0
+
+
 def test_a_reused_row_does_not_inherit_load_or_prefixes(world: World) -> None:
     world.add("old")
     world.add("other", waiting=3.0)

@@ -98,6 +98,11 @@ def test_a_burst_of_more_picks_than_are_counted_one_by_one() -> None:
     log.add(NOW_NS + 200, 99)  # a row beyond the table
     loads.settle(view(3), NOW_NS + 300)
     assert loads.picks[:3].tolist() == [31.0, 32.0, 0.0]  # the ring holds the last 64, one of them foreign
+    later = view(3, observed_ns=[NOW_NS, NOW_NS + 80, NOW_NS])
+    later.sequence = 2
+    loads.settle(later, NOW_NS + 300)
+    assert loads.picks[:3].tolist() == [31.0, 10.0, 0.0]
+    assert loads.picked_tokens[:3].tolist() == [155.0, 50.0, 0.0]
 
 
 def test_picks_older_than_the_horizon_are_not_counted() -> None:
