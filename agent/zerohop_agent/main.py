@@ -163,7 +163,6 @@ async def _work(
             # What start-up made stays for good; the collector need not look through it again and again.
             gc.collect()
             gc.freeze()
-            gc.set_threshold(20_000, 20, 20)
             ready("agent", **fields)
         await _first_of(*tasks)
     finally:
