@@ -94,6 +94,7 @@ class Deciding:
 
     def __init__(self, config: PickerConfig, index: int, metrics: Metrics) -> None:
         """Read the pipeline and open the shared memory. Raises: ConfigError."""
+        self._said = log.OncePerChange()
         reloads = FollowedMetrics(metrics)
         self._files: list[FollowedFile] = []
         text, source = config.config_text or "", "--config-text" if config.config_text else "default"
@@ -138,6 +139,14 @@ class Deciding:
     def heartbeat(self, now_ns: int) -> None:
         """Tell the other workers of this node that we live."""
         self._scheduler.heartbeat(now_ns)
+
+    def report_failures(self) -> None:
+        """Log why a scheduler failed, once per reason."""
+        failure = self.core.counters.last_failure
+        if failure is not None:
+            text = f"{type(failure).__name__}: {failure}"
+            if self._said.changed("failure", text):
+                _logger.error("a decision failed, the fallback policy answered", exc_info=failure)
 
     def reload(self) -> None:
         """Look at every file now."""

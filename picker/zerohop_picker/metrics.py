@@ -16,6 +16,8 @@ LabelValues = tuple[str, ...]
 # (counts per bucket, sum).
 Family = tuple[str, Kind, str, LabelValues, list[float], list[tuple[LabelValues, Any]]]
 Page = list[Family]
+# Families of this name come out without our prefix, as every Prometheus client names them.
+PROCESS_PREFIX = "process_"
 
 SECONDS_BUCKETS = (
     0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0,
@@ -252,7 +254,8 @@ def _family(name: str, kind: Kind, text: str, labels: LabelValues) -> Any:
         "gauge": core.GaugeMetricFamily,
         "histogram": core.HistogramMetricFamily,
     }[kind]
-    return make(f"zerohop_picker_{name}", text, labels=(*labels, "worker"))
+    prefix = "" if name.startswith(PROCESS_PREFIX) else "zerohop_picker_"
+    return make(f"{prefix}{name}", text, labels=(*labels, "worker"))
 
 
 def _add_sample(family: Any, kind: Kind, labels: LabelValues, value: Any, bounds: Sequence[float]) -> None:

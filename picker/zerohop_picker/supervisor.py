@@ -16,6 +16,7 @@ from zerohop_picker.config import PickerConfig
 from zerohop_picker.control import Control
 from zerohop_picker.health import Health
 from zerohop_picker.metrics import Metrics, Page
+from zerohop_picker.process_metrics import export_process
 from zerohop_picker.worker import Ports
 from zerohop_process import lifecycle, log
 from zerohop_process.errors import ConfigError
@@ -110,6 +111,7 @@ class Supervisor:
         self._words = settings.as_words(config)
         self.health = Health()
         self.metrics = Metrics()
+        export_process(self.metrics)
         self._workers = [WorkerProcess(index) for index in range(config.workers)]
         self._restarts = self.metrics.counters("worker_restarts", "Workers that ended and were started again.", "index")
         self.metrics.gauge("workers", "Workers that serve.", lambda: sum(w.serving.is_set() for w in self._workers))

@@ -24,6 +24,7 @@ from zerohop_picker.fronts.limits import Limits
 from zerohop_picker.health import Health
 from zerohop_picker.metrics import Metrics, render
 from zerohop_picker.metrics_http import TEXT, MetricsServer
+from zerohop_picker.process_metrics import export_process
 from zerohop_picker.tls import Tls
 from zerohop_process import lifecycle, log
 from zerohop_process.address import Listen
@@ -42,6 +43,7 @@ class Worker:
         self.config = config
         self.index = index
         self.metrics = Metrics()
+        export_process(self.metrics)
         self.health = Health()
         self.listening: list[Listen] = []
         self.deciding = Deciding(config, index, self.metrics)
@@ -77,6 +79,7 @@ class Worker:
     def tick(self) -> None:
         """Say that we live, and look whether we can serve."""
         self.deciding.heartbeat(monotonic_ns())
+        self.deciding.report_failures()
         pools = {entry.pool: self.deciding.ready(entry.pool) for entry in self.config.pool}
         ready = self.deciding.ready(None) if self.config.listen else any(pools.values())
         self.health.update(ready=ready, pools=pools)

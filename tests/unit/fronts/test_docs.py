@@ -27,8 +27,18 @@ async def test_every_metric_of_the_page_exists_and_is_described(tmp_path: Path) 
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     of_the_supervisor = {"workers", "worker_restarts_total"}
     assert named - of_the_supervisor <= exported
-    schedulers = ("schedule", "plugin_", "prefix_", "requests_shed", "session", "saturation", "pool_", "value_age")
-    assert {name for name in exported - named if not name.startswith(schedulers)} == set()
+    schedulers = (
+        "schedule",
+        "plugin_",
+        "prefix_",
+        "requests_shed",
+        "session",
+        "saturation",
+        "pool_",
+        "value_age",
+        "process_",
+    )
+    assert {name for name in exported - named if not name.startswith(others)} == set()
 
 
 def test_every_flag_named_exists() -> None:
