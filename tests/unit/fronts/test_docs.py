@@ -27,7 +27,7 @@ async def test_every_metric_of_the_page_exists_and_is_described(tmp_path: Path) 
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     of_the_supervisor = {"workers", "worker_restarts_total"}
     assert named - of_the_supervisor <= exported
-    schedulers = (
+    others = (
         "schedule",
         "plugin_",
         "prefix_",
