@@ -44,14 +44,14 @@ def folders(child: Process) -> list[Path]:
 
 
 def test_a_demo_ends_with_no_error_and_leaves_nothing(run: Processes) -> None:
-    child, mark = demo(run, "--json", "--requests", "240")
+    child, mark = demo(run, "--json", "--requests", "200")
     eventually(lambda: folders(child), 30, what="the demo has its directory")
     assert child.wait(100) == 0, child.log
     summary: dict[str, Any] = json.loads(child.log)
-    assert (summary["requests"], summary["errors"]) == (240, 0)
+    assert (summary["requests"], summary["errors"]) == (200, 0)
     by_role = {endpoint["role"]: endpoint for endpoint in summary["endpoints"]}
     assert len(summary["endpoints"]) == 4
-    assert sum(endpoint["picks"] for endpoint in summary["endpoints"]) == 240
+    assert sum(endpoint["picks"] for endpoint in summary["endpoints"]) == 200
     assert by_role["slow"]["picks"] == min(endpoint["picks"] for endpoint in summary["endpoints"])
     assert by_role["drained"]["served_after_drain"] == 0
     assert by_role["drained"]["picks"] > 0
