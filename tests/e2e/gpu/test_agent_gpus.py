@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ class Node:
             "gpu": {
                 "interval": "200ms",
                 "slow_interval": "500ms",
-                "deadline": "1s",
+                "deadline": "2s",
                 "retry": "100ms",
                 "condition": {
                     "xid_hold": "300ms",
@@ -162,3 +164,18 @@ def test_a_reload_of_the_driver_is_followed_by_uuid(node: Node) -> None:
     assert node.gpu(7)["index"] == 6
     eventually(lambda: "drain" in node.flags(0))
     assert not node.flags(1)
+
+
+def test_a_driver_that_hangs_at_the_start_holds_nothing_up(tmp_path: Path, run: Processes) -> None:
+    boards = Boards(tmp_path, count=8)
+    boards.hang("*")
+    agent = run.start(
+        *zerohop_command("agent", "--shm-dir", tmp_path / "shm", "--metrics-address", "127.0.0.1:0"),
+        env=boards.environment(),
+    )
+    agent.wait_ready()
+    where = re.search(r"metrics=(\S+)", agent.log)
+    assert where is not None
+    with urllib.request.urlopen(f"http://{where[1]}/healthz", timeout=5) as reply:
+        assert reply.status == 200
+    agent.stop()

@@ -6,6 +6,8 @@ import math
 import os
 import shutil
 import signal
+import subprocess
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -26,7 +28,7 @@ MS = 1_000_000
 FAST = GpuSettings(
     interval_ns=50 * MS,
     slow_interval_ns=100 * MS,
-    deadline_ns=500 * MS,
+    deadline_ns=1500 * MS,
     retry_ns=20 * MS,
     condition=ConditionSettings(heal_after_ns=50 * MS, xid_hold_ns=50 * MS, slowdown_after_ns=50 * MS),
 )
@@ -238,7 +240,7 @@ async def test_mig_instances_have_rows_of_their_own_and_share_the_fate_of_their_
         await node.read()
         assert [board["uuid"] for board in node.view.boards] == [uuid_of(0), uuid_of(1), uuid_of(1, 1), uuid_of(1, 2)]
         assert node.view.boards[1]["mig"] == {"mode": "enabled"}
-        assert node.view.boards[2]["mig"] == {"parent": uuid_of(1), "gi_id": 7, "profile": "1g.10gb"}
+        assert node.view.boards[2]["mig"] == {"parent": uuid_of(1), "gi_id": 7, "mig_profile": "1g.10gb"}
         assert math.isnan(node.row(1)["utilization"]), "not told while MIG is on; 0 would mislead"
         assert node.of(uuid_of(1, 2))["memory_used_bytes"] == pytest.approx(1_000 << 20, rel=0.01)
         assert GpuFlag.MIG in node.flags(1)
@@ -353,6 +355,8 @@ async def test_no_library_is_no_data_and_no_work(
         await node.until(lambda: node.error == "NoData: no NVML library (libnvidia-ml.so.1)")
         assert node.collector.interval_ns >= 1_000_000_000
         assert node.view.boards == []
+        for _ in range(20):
+            await node.update()
         assert node.collector._process.starts == 1
 
 
@@ -406,3 +410,38 @@ async def test_a_child_that_is_killed_is_replaced(boards: Boards) -> None:
         os.kill(node.child, signal.SIGKILL)
         await node.until(lambda: "ended without a word" in node.error)
         await node.read()
+
+
+async def test_an_agent_that_was_held_up_itself_blames_nobody(boards: Boards) -> None:
+    async with watching(boards) as node:
+        await node.read()
+        child = node.child
+        time.sleep(2 * FAST.deadline_ns / 1e9)  # noqa: ASYNC251 - the event loop stands still, as under a debugger
+        await node.update()
+        assert node.error == ""
+        assert node.child == child
+
+
+def _sleeper() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sleep", "60"])
+
+
+async def test_hung_children_do_not_pile_up(boards: Boards) -> None:
+    boards.hang("nvmlInitWithFlags")
+    settings = replace(FAST, start_deadline_ns=50 * MS)
+    stuck = [_sleeper() for _ in range(3)]  # children that no signal has ended yet
+    try:
+        async with watching(boards, settings) as node:
+            process = node.collector._process
+            process._abandoned = list(stuck)
+            for _ in range(20):
+                await node.update()
+            assert process.starts == 0
+            assert process.left_behind == 3
+            for child in stuck:
+                child.kill()
+            await node.until(lambda: process.starts > 0)
+    finally:
+        for child in stuck:
+            child.kill()
+            child.wait()

@@ -43,6 +43,6 @@ def test_a_reading_says_only_what_is_known_and_ignores_what_it_does_not_know() -
 
 def test_an_instance_knows_its_board() -> None:
     board = Board("GPU-a", "H100", 0, "00:10", mig={"mode": "enabled"})
-    instance = Board("MIG-b", "H100", 0, "00:10", mig={"parent": "GPU-a", "gi_id": 3, "profile": "1g.10gb"})
+    instance = Board("MIG-b", "H100", 0, "00:10", mig={"parent": "GPU-a", "gi_id": 3, "mig_profile": "1g.10gb"})
     assert (board.is_instance, board.parent_uuid) == (False, "GPU-a")
     assert (instance.is_instance, instance.parent_uuid) == (True, "GPU-a")

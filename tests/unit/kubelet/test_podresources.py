@@ -22,8 +22,8 @@ BOARDS = [
     {"uuid": "GPU-aaaa", "index": 0, "minor": 1, "mig": None},
     {"uuid": "GPU-bbbb", "index": 1, "minor": 0, "mig": None},
     {"uuid": "GPU-cccc", "index": 2, "minor": 2, "mig": {"mode": "enabled"}},
-    {"uuid": "MIG-1111", "index": 2, "mig": {"parent": "GPU-cccc", "gi_id": 3, "profile": "1g.10gb"}},
-    {"uuid": "MIG-2222", "index": 2, "mig": {"parent": "GPU-cccc", "gi_id": 5, "profile": "1g.10gb"}},
+    {"uuid": "MIG-1111", "index": 2, "mig": {"parent": "GPU-cccc", "gi_id": 3, "mig_profile": "1g.10gb"}},
+    {"uuid": "MIG-2222", "index": 2, "mig": {"parent": "GPU-cccc", "gi_id": 5, "mig_profile": "1g.10gb"}},
 ]
 GPUS = gpu_names(BOARDS)
 

@@ -33,9 +33,12 @@ class Output:
     def say(self, kind: str, **values: Any) -> None:
         """Send one message; a parent that is gone ends the process."""
         data = encode({"t": kind, **values})
-        with self._lock:
-            while data:
-                data = data[os.write(self._descriptor, data) :]
+        try:
+            with self._lock:
+                while data:
+                    data = data[os.write(self._descriptor, data) :]
+        except BrokenPipeError:
+            os._exit(0)
 
 
 def main(arguments: list[str]) -> int:
@@ -45,10 +48,7 @@ def main(arguments: list[str]) -> int:
     output = Output(os.dup(1))
     os.dup2(2, 1)  # whatever a library prints must not land between two messages
     output.say("starting", pid=os.getpid())
-    try:
-        _run(output, fast_s, slow_s)
-    except BrokenPipeError:
-        return 0
+    _run(output, fast_s, slow_s)
     return 0
 
 

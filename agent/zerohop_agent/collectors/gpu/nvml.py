@@ -134,7 +134,7 @@ class Nvml:
             mig = {
                 "parent": parent.uuid,
                 "gi_id": self._ask_once(pynvml.nvmlDeviceGetGpuInstanceId, instance),
-                "profile": name.rpartition("MIG ")[2] if "MIG " in name else None,
+                "mig_profile": name.rpartition("MIG ")[2] if "MIG " in name else None,
             }
             found.append(Board(uuid, name, parent.index, parent.bus_id, parent.minor, mig))
         return found

@@ -25,6 +25,7 @@ _TEXTS = {
 }
 
 _READ_BYTES = 1 << 16
+_MOST_LEFT_BEHIND = 3
 
 
 class ChildState:
@@ -75,13 +76,21 @@ class NvmlProcess:
             self._start_due_ns = 0
             return
         if self._child is None:
-            if now_ns >= self._start_due_ns:
+            # Each child that hangs in the kernel stays until the driver lets go: more of them would not help.
+            if now_ns >= self._start_due_ns and len(self._abandoned) < _MOST_LEFT_BEHIND:
                 self._start(now_ns)
             return
-        deadline_ns = self._settings.deadline_ns if self._started_well else self._settings.start_deadline_ns
-        if now_ns - self._heard_ns > deadline_ns:
+        if now_ns - self._heard_ns > self._deadline_ns:
+            # Perhaps it is we who were held up, and its words lie in the pipe.
+            self._readable(self._child)
+        if self._child is not None and time.monotonic_ns() - self._heard_ns > self._deadline_ns:
+            text = f"no answer from the driver for {self._deadline_ns / 1e9:g} s"
             self._abandon()
-            self._failed(ChildState.HUNG, f"no answer from the driver for {deadline_ns / 1e9:g} s", now_ns)
+            self._failed(ChildState.HUNG, text, now_ns)
+
+    @property
+    def _deadline_ns(self) -> int:
+        return self._settings.deadline_ns if self._started_well else self._settings.start_deadline_ns
 
     def start_anew(self, now_ns: int) -> None:
         """End a child that is well, and start the next at once."""

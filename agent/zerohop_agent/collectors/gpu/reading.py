@@ -12,7 +12,7 @@ class Board:
     """A board, or one MIG instance of a board.
 
     `mig` is None for a board with MIG off, `{"mode": "enabled"}` for one that is cut up, and `{"parent", "gi_id",
-    "profile"}` for an instance. `index` is NVML's number of the (parent) board and shifts when a board disappears.
+    "mig_profile"}` for an instance. `index` is NVML's number of the (parent) board and shifts when a board disappears.
     """
 
     uuid: str
