@@ -34,6 +34,7 @@ class RequestSide:
         "decision",
         "grpc",
         "held_bytes",
+        "in_chunks",
         "mode",
         "now_ns",
         "pool",
@@ -52,6 +53,8 @@ class RequestSide:
         #: Set once an endpoint was picked.
         self.decision: Decision | None = None
         self.held_bytes = 0
+        #: The body went back in more chunks than one, which do not reach the gateway at one moment.
+        self.in_chunks = False
         #: Whether the client speaks gRPC, which wants its own status in an immediate response.
         self.grpc = False
         self._headers: Mapping[str, str] = {}
@@ -216,6 +219,7 @@ class RequestSide:
             body = self._renamed(decision.model, body) or body
         out = [self._headers_reply(decision, len(body) if end else None)]
         if body or end:
+            self.in_chunks = len(body) > self._core.settings.chunk_bytes
             out += replies.streamed(replies.REQUEST_BODY, body, end=end, chunk_bytes=self._core.settings.chunk_bytes)
         if self.held_bytes:
             self.release()

@@ -15,7 +15,8 @@ from zerohop_picker.scheduling_contract import Decision, Outcome
 
 #: The last event of an OpenAI token stream. A client may hang up as soon as it has read it (vllm-project/aibrix#2224).
 _DONE_EVENT = b"data: [DONE]"
-_ECHOED_MODES = (pb.FULL_DUPLEX_STREAMED, pb.GRPC)
+#: Body modes in which what is not sent back is lost.
+ECHOED_MODES = (pb.FULL_DUPLEX_STREAMED, pb.GRPC)
 
 
 class ResponseSide:
@@ -45,7 +46,7 @@ class ResponseSide:
         if message.response_headers.end_of_stream or self.mode == pb.NONE:
             self._complete = message.response_headers.end_of_stream
             return self._step(Event.HEADERS_LAST, message)
-        return self._step(Event.HEADERS_THEN_ECHO if self.mode in _ECHOED_MODES else Event.HEADERS_THEN_ACK, message)
+        return self._step(Event.HEADERS_THEN_ECHO if self.mode in ECHOED_MODES else Event.HEADERS_THEN_ACK, message)
 
     def on_body(self, body: Body) -> list[bytes]:
         """Replies to one body message: at once, nothing is held."""
@@ -61,7 +62,7 @@ class ResponseSide:
     @property
     def must_be_echoed(self) -> bool:
         """Whether leaving now would lose body bytes that the gateway has handed over or will."""
-        return self.state is State.ECHOING or (self.state is State.OPEN and self.mode in _ECHOED_MODES)
+        return self.state is State.ECHOING or (self.state is State.OPEN and self.mode in ECHOED_MODES)
 
     def outcome(self) -> Outcome:
         """How the response ended, if the stream ends now."""
@@ -112,7 +113,7 @@ class ResponseSide:
         return [replies.EMPTY[replies.RESPONSE_BODY]]
 
     def _echo_or_ack_response_body(self, body: Body) -> list[bytes]:
-        return self._echo_response_body(body) if self.mode in _ECHOED_MODES else self._ack_response_body(body)
+        return self._echo_response_body(body) if self.mode in ECHOED_MODES else self._ack_response_body(body)
 
     def _ack_response_trailers(self, _: None) -> list[bytes]:
         return [replies.RESPONSE_TRAILERS]

@@ -18,7 +18,7 @@ from zerohop_picker.protocol import metadata, replies
 from zerohop_picker.protocol.core import ProtocolCore
 from zerohop_picker.protocol.errors import PeerError, StreamFault
 from zerohop_picker.protocol.request_side import RequestSide
-from zerohop_picker.protocol.response_side import ResponseSide
+from zerohop_picker.protocol.response_side import ECHOED_MODES, ResponseSide
 from zerohop_picker.protocol.table import State
 from zerohop_picker.protocol.wire import (
     REQUEST_BODY,
@@ -204,13 +204,18 @@ class ExtProcStream:
 
         The request must be through. (STREAMED counts as through once its headers are answered: Envoy keeps the chunks
         that it has sent.) The response must be through, or not wanted and not begun; an echo goes on to its end.
+
+        A body of many chunks takes a while to reach the gateway, and the model server (or the gateway itself, with a
+        503 for a server that died) may answer meanwhile: where that answer is to be echoed, the stream stays for it.
         """
         state = self._request.state
         if (state is not _DONE and state is not _ACKING and state is not _OPEN) or self._silent:
             return
         response = self._response
         if response is None:
-            self.finished = state is not _OPEN and not self._core.stays(self._request.decision)
+            request = self._request
+            stays = (request.in_chunks and self._response_mode in ECHOED_MODES) or self._core.stays(request.decision)
+            self.finished = state is not _OPEN and not stays
         elif response.state is _DONE:
             self.finished = state is not _ACKING
         elif not response.must_be_echoed:

@@ -252,6 +252,18 @@ def test_an_echo_that_has_begun_is_finished_even_when_nothing_is_wanted_of_it() 
     assert exchange.replies[-1].response_body.response.body_mutation.streamed_response.body == b"stream timeout"
 
 
+@pytest.mark.parametrize(("size", "mode", "leaves"), [(62_000, 4, True), (62_001, 4, False), (62_001, 1, True)])
+def test_a_body_of_many_chunks_stays_for_an_answer_that_may_come_meanwhile(size: int, mode: int, leaves: bool) -> None:
+    body = b'{"model":"m"}' + b" " * (size - 13)
+    exchange = Exchange(_core("skip")[0])
+    exchange.feed(_headers(x.FULL_DUPLEX, mode), request_body(body))
+    assert exchange.stream.finished is leaves
+    if not leaves:
+        exchange.feed(x.response_headers(413), x.response_body(b"too long", end=True))
+        assert exchange.replies[-1].response_body.response.body_mutation.streamed_response.body == b"too long"
+        assert exchange.stream.finished
+
+
 def test_response_phases_alone_are_passed_through() -> None:
     exchange = Exchange(_core("skip")[0])
     exchange.feed(x.response_headers(), x.response_body(b"a"), x.response_body(b"b", end=True))
