@@ -97,9 +97,7 @@ class Readers:
         while True:
             try:
                 await reader.run()
-            except (
-                Exception
-            ) as failure:  # logged: one reader must not end the others
+            except Exception as failure:  # logged: one reader must not end the others
                 self._once.log(
                     _logger, "error", spec.key, repr(failure), "a reader failed; it starts again",
                     address=spec.address, error=repr(failure),

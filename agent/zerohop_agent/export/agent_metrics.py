@@ -76,9 +76,7 @@ class AgentMetrics(Collector):
     def _of_publisher(self) -> Iterator[Metric]:
         publisher = self._publisher
         yield _counter("publishes", "Snapshots published", (), [((), publisher.publishes)])
-        yield _counter(
-            "publish_failures", "Publishes that failed by a fault of ours", (), [((), publisher.failures)]
-        )
+        yield _counter("publish_failures", "Publishes that failed by a fault of ours", (), [((), publisher.failures)])
         yield _gauge(
             "publish_duration_seconds", "Time that the last publish took", (), [((), publisher.publish_seconds)]
         )
