@@ -365,6 +365,45 @@ def test_a_partial_body_gives_the_model_but_no_prompt() -> None:
     assert it.replies[-1].request_body.response.body_mutation.body == b'{"model":"n","messages":[{"ro'
 
 
+def test_an_upload_of_single_bytes_costs_what_it_has() -> None:
+    it = exchange()
+    it.feed(request_headers("/v1/completions"))
+    message = request_body(b"x", end=False)
+    chunks = [bytes(bytearray(message)) for _ in range(20_000)]
+    tracemalloc.start()
+    try:
+        for chunk in chunks:
+            it.stream.receive(chunk, 1)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert it.stream.held_bytes == 20_000
+    assert held < 60_000
+    it.feed(request_body(CHAT))
+    assert it.refusal.status.code == 400
+    assert it.stream.held_bytes == it.stream._core.counters.held_bytes == 0
+
+
+def test_a_thousand_open_streams_are_small() -> None:
+    core = ProtocolCore(FixedScheduler(), ProtocolSettings(response="observe"))
+    messages = [request_headers(response_mode=x.FULL_DUPLEX), request_body(CHAT * 1), x.response_headers()]
+    streams = [Exchange(core) for _ in range(10)]
+    for it in streams:
+        it.feed(*messages)
+    tracemalloc.start()
+    try:
+        open_ones = []
+        for _ in range(1000):
+            it = Exchange(core)
+            for message in messages:
+                it.stream.receive(message, 1)
+            open_ones.append(it.stream)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held / 1000 < 3000
+
+
 def test_an_8_mb_body_is_copied_no_more_than_twice() -> None:
     size = 8 << 20
     body = b'{"model":"m","prompt":"' + b"x" * size + b'"}'
