@@ -24,6 +24,7 @@ class Pacing:
         self._max_ns = max(base_ns, max_ns)
         self._failure_max_ns = max(base_ns, failure_max_ns)
         self._floor_ns = 0
+        self._relaxed_ns = 0
         self._cost_ns = 0.0
         self._failures = 0
 
@@ -31,7 +32,7 @@ class Pacing:
     def interval_ns(self) -> int:
         """The interval in use now."""
         slow = min(int(self._cost_ns / _COST_SHARE), self._max_ns)
-        interval = max(self._base_ns, self._floor_ns, slow)
+        interval = max(self._base_ns, self._floor_ns, self._relaxed_ns, slow)
         if self._failures:
             interval = max(interval, min(self._base_ns << min(self._failures, _MAX_DOUBLINGS), self._failure_max_ns))
         return interval
@@ -39,6 +40,10 @@ class Pacing:
     def set_floor(self, floor_ns: int) -> None:
         """Never read more often than this from now on (an engine that suffers, a server of several processes)."""
         self._floor_ns = floor_ns
+
+    def relax(self, interval_ns: int) -> None:
+        """Read no more often than this for now, because the values come by another way; 0: as ever."""
+        self._relaxed_ns = interval_ns
 
     def succeeded(self, elapsed_ns: int) -> None:
         """Take in how long a reading took."""

@@ -66,13 +66,15 @@ class PageReader:
         """
         _require_whole(page, content_type)
         plan, vocabulary = self._plan, self._vocabulary
-        if plan is not None and vocabulary is not None:
+        # A plan without lines would fit any page.
+        if plan is not None and vocabulary is not None and plan.names:
             signals = plan.read(page)
             if signals is not None:
                 if self._reads_left > 0:
                     self._reads_left -= 1
                     return signals
-                if plan.confirmed_by(find_hits(page.split(b"\n"), vocabulary)):
+                lines = page.split(b"\n")
+                if plan.confirmed_by(lines, find_hits(lines, vocabulary)):
                     self._reads_left = SURVEY_EVERY
                     return signals
         return self._survey(page)

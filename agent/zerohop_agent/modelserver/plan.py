@@ -66,13 +66,14 @@ def _shortest(names: Mapping[bytes, str]) -> tuple[bytes, ...]:
 class Plan:
     """Where the values of one page stand. Good for every page with the same wanted lines at the same places."""
 
-    __slots__ = ("_hits", "_lines", "_newlines", "_size", "_steps", "multi_process", "names")
+    __slots__ = ("_hits", "_lines", "_longer", "_newlines", "_size", "_steps", "multi_process", "names")
 
     def __init__(
         self,
         newlines: int,
         size: int,
         hits: list[int] | None,
+        longer: Sequence[tuple[int, bytes]],
         lines: Sequence[tuple[int, bytes]],
         steps: Sequence[tuple[str, Step]],
         names: frozenset[str],
@@ -82,6 +83,8 @@ class Plan:
         self._size = size
         # None: a hit was malformed, and could be right on the next page
         self._hits = hits
+        #: hits whose name is longer than the wanted one
+        self._longer = tuple(longer)
         #: offset of the start, the start itself (newline, name, labels), its length
         self._lines = tuple((offset, start, len(start)) for offset, start in lines)
         self._steps = tuple(
@@ -92,9 +95,9 @@ class Plan:
         #: one series per process of the server (`pid` label): it gathers its page from files of all its processes
         self.multi_process = multi_process
 
-    def confirmed_by(self, hits: list[int]) -> bool:
+    def confirmed_by(self, lines: Sequence[bytes], hits: list[int]) -> bool:
         """Return whether a page that this plan has just read, with these hits, has no wanted series besides."""
-        return self._hits == hits
+        return self._hits == hits and all(lines[number].startswith(name) for number, name in self._longer)
 
     def read(self, page: bytes) -> Signals | None:
         """Return what the page says, or None if its lines moved and a survey is due."""
@@ -158,6 +161,7 @@ def survey(page: bytes, vocabulary: Vocabulary) -> Plan:
     names = vocabulary.names
     found: dict[str, list[Series]] = {}
     kept: list[tuple[int, bytes]] = []
+    longer: list[tuple[int, bytes]] = []
     malformed = multi_process = False
     offset = 0
     for number in hits:
@@ -171,6 +175,7 @@ def survey(page: bytes, vocabulary: Vocabulary) -> Plan:
             malformed = True
             continue
         if (name := names.get(sample[0])) is None:  # a longer name that only begins like a wanted one
+            longer.append((number, sample[0]))
             continue
         multi_process = multi_process or "pid" in labels
         found.setdefault(name, []).append(Series(len(kept), labels))
@@ -183,4 +188,6 @@ def survey(page: bytes, vocabulary: Vocabulary) -> Plan:
             if step is not None:
                 steps.append((field, step))
                 break
-    return Plan(len(lines) - 1, len(page), None if malformed else hits, kept, steps, frozenset(found), multi_process)
+    return Plan(
+        len(lines) - 1, len(page), None if malformed else hits, longer, kept, steps, frozenset(found), multi_process
+    )

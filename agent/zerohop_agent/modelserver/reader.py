@@ -30,6 +30,8 @@ METRICS_ACCEPT = "text/plain;version=0.0.4;q=1,*/*;q=0.1"
 #: a dead server is asked once a second, so that its return is seen within one
 _FAILURE_MAX_NS = 1_000_000_000
 _DEFAULT_PATH = "/metrics"
+#: served models, latencies and the like are on the page alone, so it is read even when the engine writes its own cell
+_RELAXED_NS = 1_000_000_000
 _WRONG_ANSWERS = (UnhealthyReason.HTTP_STATUS, UnhealthyReason.NOT_METRICS, UnhealthyReason.ENGINE_UNKNOWN)
 #: ORCA name -> field, for fields that the page does not have
 _ORCA_FIELDS = {
@@ -77,6 +79,7 @@ class ModelServerReader:
         self._healthy = False
         self._floor_ns = 0
         self._surveys_checked = 0
+        self._pause: asyncio.Future[None] | None = None
         self._once = OncePerChange()
 
     @property
@@ -90,6 +93,12 @@ class ModelServerReader:
     def interval_ns(self) -> int:
         """The interval in use now, after any back-off."""
         return self._pacing.interval_ns
+
+    def relax(self, *, on: bool) -> None:
+        """Read once a second only, while the engine writes its own cell; off: read now, then as often as ever."""
+        self._pacing.relax(_RELAXED_NS if on else 0)
+        if not on and self._pause is not None:
+            _end(self._pause)
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -116,12 +125,23 @@ class ModelServerReader:
             # Endpoints that appear together must not be read in step for ever.
             due_ns = self._pacing.first_start_ns(time.monotonic_ns(), random.random())
             while True:
-                await asyncio.sleep((due_ns - time.monotonic_ns()) / 1e9)
+                await self._pause_until(due_ns)
                 started_ns = time.monotonic_ns()
                 await self._read_once(client)
                 due_ns = self._pacing.next_start_ns(started_ns, time.monotonic_ns(), random.random())
         finally:
             client.close()
+
+    async def _pause_until(self, due_ns: int) -> None:
+        loop = asyncio.get_running_loop()
+        pause = loop.create_future()
+        timer = loop.call_later(max(0.0, (due_ns - time.monotonic_ns()) / 1e9), _end, pause)
+        self._pause = pause
+        try:
+            await pause
+        finally:
+            timer.cancel()
+            self._pause = None
 
     async def _read_once(self, client: Client) -> None:
         try:
@@ -277,3 +297,8 @@ class ModelServerReader:
             self._once.changed("models", None)
         finally:
             client.close()
+
+
+def _end(pause: asyncio.Future[None]) -> None:
+    if not pause.done():
+        pause.set_result(None)

@@ -130,7 +130,9 @@ def test_ranks_of_a_real_page(shared_data: Path, name: str) -> None:
     assert signals.generation_tokens == sum(values("vllm:generation_tokens_total"))
     assert signals.ttft_count == sum(values("vllm:time_to_first_token_seconds_count"))
     assert signals.kv_cache_usage == pytest.approx(sum(values("vllm:kv_cache_usage_perc")) / ranks)
+    # The blocks of all engines stand in the series of each; the size in tokens, where it is printed, is one engine's.
     assert signals.num_blocks == 27816
+    assert signals.kv_capacity_tokens == 27816 * 16
     assert signals.lora_running is None
     assert signals.sleeping is False
 

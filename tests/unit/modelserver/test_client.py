@@ -258,6 +258,19 @@ async def test_redirects_elsewhere_are_refused(location: str) -> None:
     assert await reason_of(answer, close=False) is R.HTTP_STATUS
 
 
+async def test_a_redirect_to_the_same_port_of_another_host_is_refused() -> None:
+    async def elsewhere(_head: bytes, writer: asyncio.StreamWriter) -> bool:
+        port = writer.get_extra_info("sockname")[1]
+        writer.write(http(b"", status="302 Found", headers=f"Location: http://evil.example:{port}/metrics/\r\n"))
+        return True
+
+    async with raw_server(elsewhere) as server:
+        with pytest.raises(SourceError) as caught:
+            await get(server)
+        assert caught.value.reason is R.HTTP_STATUS
+        assert len(server.requests) == 1
+
+
 async def test_a_redirect_loop_ends() -> None:
     answer = http(b"", status="301 Moved", headers="Location: /metrics\r\n")
     async with raw_server(answer) as server:

@@ -216,6 +216,11 @@ class TestEngines:
         assert reader.read(("\n".join(lines) + "\n").encode()).kv_cache_usage == 0.65
         assert reader.multi_process
 
+    def test_a_process_without_a_value_makes_it_unknown_in_any_order(self) -> None:
+        lines = ['vllm:kv_cache_usage_perc{pid="1"} NaN\n', 'vllm:kv_cache_usage_perc{pid="2"} 0.5\n']
+        assert read("".join(lines)).kv_cache_usage is None
+        assert read("".join(lines[::-1])).kv_cache_usage is None
+
     def test_renamed_metric_old_both_new(self) -> None:
         old, new = 'vllm:gpu_cache_usage_perc{engine="0"} 0.9\n', 'vllm:kv_cache_usage_perc{engine="0"} 0.1\n'
         assert read(old).kv_cache_usage == 0.9
@@ -338,6 +343,34 @@ class TestRepeatedReading:
         page = b"vllm:num_requests_waiting 3\nvllm:num_requests_running 1\n"
         seen = [reader.read(page).running for _ in range(SURVEY_EVERY + 1)]
         assert seen[-1] == 1
+
+    def test_a_new_series_between_two_others_is_seen_at_once(self) -> None:
+        reader = PageReader()
+        before, after = "vllm:num_requests_waiting 3\n", "vllm:num_requests_running 1\n"
+        adapters = 'vllm:lora_requests_info{max_lora="2",running_lora_adapters="a",waiting_lora_adapters=""} 5\n'
+        assert reader.read((before + after).encode()).lora_running is None
+        signals = reader.read((before + adapters + after).encode())
+        assert (signals.waiting, signals.running, signals.lora_running) == (3, 1, frozenset("a"))
+
+    def test_repeated_series_keep_their_order_when_lines_move(self) -> None:
+        reader = PageReader()
+        for other in ("1", "1.2345678901234567e+300", "1"):
+            page = f"other {other}\nvllm:num_requests_waiting 3\nvllm:num_requests_waiting 8\n"
+            assert reader.read(page.encode()).waiting == 8
+
+    def test_a_longer_name_may_become_the_wanted_one(self) -> None:
+        reader = PageReader()
+        reader.read(b"vllm:num_requests_waiting_by_reason 1\n")
+        seen = [reader.read(b"vllm:num_requests_waiting 1\n").waiting for _ in range(SURVEY_EVERY + 1)]
+        assert seen[-1] == 1
+
+    def test_after_a_page_without_any_wanted_series_everything_is_looked_at(self) -> None:
+        reader = PageReader()
+        reader.read(b"vllm_x 1\n")
+        assert reader.read(b"vllm:num_requests_waiting 1\n").waiting == 1
+        reader.read(b"vllm_x 1\n")
+        with pytest.raises(SourceError):
+            reader.read(b"<html />\n")
 
     def test_the_engine_may_change(self) -> None:
         reader = PageReader()
