@@ -63,6 +63,13 @@ class Boards:
         self._values.update({(str(board), key): value for key, value in values.items()})
         self._write()
 
+    def heal(self) -> None:
+        """Every board is well again and answers as at the start."""
+        self._values = {key: value for key, value in self._values.items() if key[1] in ("xid", "xid_seq")}
+        self._words = []
+        self._driver["init"] = 0
+        self._write()
+
     def xid(self, board: int, code: int) -> None:
         """Raise an XID event on the board."""
         self._xids += 1

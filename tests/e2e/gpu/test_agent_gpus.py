@@ -7,18 +7,19 @@ import re
 import subprocess
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.nvml import Boards, uuid_of
-from support.processes import Process, Processes, free_port, zerohop_command
+from support.processes import Process, Processes, free_port, processes, zerohop_command
 from support.waiting import eventually, hold
 from zerohop_console import snapshot_view
 from zerohop_snapshot import SnapshotReader
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("gpu-node")]
 
 #: Endpoint i runs on board i; the last one on boards 2 and 3 (tensor parallel).
 _GPUS = ((0,), (1,), (2, 3))
@@ -62,7 +63,13 @@ class Node:
         )
         self.agent.wait_ready()
         self.reader = SnapshotReader(self.shm_dir)
-        eventually(lambda: [gpu["utilization"] for gpu in self.view()["gpus"]] == [0] * 8)
+        self.wait_until_well()
+
+    def wait_until_well(self) -> None:
+        eventually(
+            lambda: [(gpu["utilization"], gpu["flags"]) for gpu in self.view()["gpus"]] == [(0, [])] * 8,
+            what="eight healthy boards",
+        )
         eventually(lambda: all(not self.flags(index) for index in range(len(_GPUS))), what="every endpoint in use")
 
     def view(self) -> dict[str, Any]:
@@ -80,12 +87,22 @@ class Node:
         return set(self.endpoint(index)["flags"])
 
 
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with processes() as run:
+        yield Node(tmp_path_factory.mktemp("node"), run)
+
+
 @pytest.fixture
-def node(tmp_path: Path, run: Processes) -> Node:
-    return Node(tmp_path, run)
+def node(started: Node) -> Node:
+    """One node for all tests, with every board well."""
+    started.boards.heal()
+    started.wait_until_well()
+    return started
 
 
 def test_xid_79_drains_the_endpoints_of_the_board_within_a_second_and_they_come_back(node: Node) -> None:
+    count = node.gpu(3)["xid_count"]
     started = time.monotonic()
     node.boards.set(3, lost=1)
     node.boards.xid(3, 79)
@@ -99,7 +116,7 @@ def test_xid_79_drains_the_endpoints_of_the_board_within_a_second_and_they_come_
     node.boards.set(3, lost=0)
     eventually(lambda: "drain" not in node.flags(2), what="the endpoint takes requests again")
     assert "lost" not in node.gpu(3)["flags"]
-    assert node.gpu(3)["xid_count"] == 1
+    assert node.gpu(3)["xid_count"] == count + 1
 
 
 def test_the_snapshot_command_shows_the_boards_and_why_an_endpoint_drains(node: Node) -> None:
@@ -137,6 +154,7 @@ def test_heat_slows_the_endpoints_of_the_board(node: Node) -> None:
 def test_a_hang_of_the_driver_changes_nothing_but_the_gpu_columns(node: Node) -> None:
     node.boards.set(1, remap_failed=1)
     eventually(lambda: "drain" in node.flags(1))
+    log_before = len(node.agent.log)
     node.boards.hang("*")
     eventually(lambda: node.gpu(0)["utilization"] is None, what="GPU columns unknown")
     before = node.view()["sequence"]
@@ -144,11 +162,11 @@ def test_a_hang_of_the_driver_changes_nothing_but_the_gpu_columns(node: Node) ->
     assert node.view()["sequence"] > before
     assert node.view()["host"]["cpu_ratio"] is not None
     assert node.endpoint(0)["observed_age_ms"] < 1000
-    assert "no answer from the driver" in node.agent.log
-    assert node.agent.log.count("collector failed") == 1, "one line for one change"
+    told = node.agent.log[log_before:]
+    assert "no answer from the driver" in told
+    assert told.count("collector failed") == 1, "one line for one change"
     node.boards.hang()
     eventually(lambda: node.gpu(0)["utilization"] == 0, what="a new child reads again")
-    node.agent.stop()
 
 
 def test_a_reload_of_the_driver_is_followed_by_uuid(node: Node) -> None:
@@ -179,3 +197,15 @@ def test_a_driver_that_hangs_at_the_start_holds_nothing_up(tmp_path: Path, run: 
     with urllib.request.urlopen(f"http://{where[1]}/healthz", timeout=5) as reply:
         assert reply.status == 200
     agent.stop()
+
+
+def test_the_reader_of_the_boards_ends_with_an_agent_that_is_killed(tmp_path: Path, run: Processes) -> None:
+    boards = Boards(tmp_path, count=1)
+    agent = run.start(
+        *zerohop_command("agent", "--shm-dir", tmp_path / "shm", "--metrics-address", "off"), env=boards.environment()
+    )
+    agent.wait_for("GPUs found")
+    (child,) = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
+    boards.hang("*")
+    agent.kill()
+    eventually(lambda: not Path(f"/proc/{child}").exists())

@@ -88,6 +88,7 @@ class _Loop:
         self._readers = {board.uuid: BoardReader(nvml, board) for board in nvml.boards}
         self._wake = threading.Event()
         self._slow_due = self._last_slow = 0.0
+        self._lost_since: dict[str, float] = {}
 
     def run(self) -> None:
         """Tick until something ends it."""
@@ -102,7 +103,7 @@ class _Loop:
                 slow = started >= self._slow_due
                 if slow:
                     self._last_slow, self._slow_due = started, started + self._slow_s
-                    self._stop_if_lost()
+                    self._stop_if_lost(started)
                 self._tick(slow=slow)
                 due = max(due + self._fast_s, time.monotonic())
                 if self._wake.wait(max(0.0, due - time.monotonic())):
@@ -117,13 +118,18 @@ class _Loop:
         self._output.say("xid", uuid=uuid, code=code, ns=time.monotonic_ns())
         self._wake.set()
 
-    def _stop_if_lost(self) -> None:
-        """A board that was lost comes back to a new NVML session only: begin anew now and then."""
+    def _stop_if_lost(self, now: float) -> None:
+        """A board that was lost comes back to a new NVML session only: begin anew now and then.
+
+        Not at once: the XID that says why is often told a moment after the first call failed.
+        """
         from zerohop_agent.collectors.gpu.nvml import BoardsChangedError
 
-        lost = [uuid for uuid, reading in self._readings.items() if reading.lost]
-        if lost:
-            raise BoardsChangedError(f"looking for {', '.join(lost)} again")
+        for uuid, reading in self._readings.items():
+            if not reading.lost:
+                self._lost_since.pop(uuid, None)
+            elif now - self._lost_since.setdefault(uuid, now) >= self._slow_s:
+                raise BoardsChangedError(f"looking for {uuid} again")
 
     def _tick(self, *, slow: bool) -> None:
         for board in self._nvml.boards:

@@ -10,6 +10,7 @@ import pynvml
 from zerohop_agent.collectors.gpu.nvml import Nvml
 
 _WAIT_MS = 1000
+_ERROR_PAUSE_S = 0.2
 #: A double bit error may come as an event of its own; its XID is this.
 _XID_DOUBLE_BIT = 48
 
@@ -59,7 +60,7 @@ class XidEvents:
             except pynvml.NVMLError as error:
                 if error.value != pynvml.NVML_ERROR_TIMEOUT:
                     # A lost board makes every wait return at once: without a pause this would take a whole core.
-                    self._stopping.wait(1.0)
+                    self._stopping.wait(_ERROR_PAUSE_S)
                 continue
             uuid = self._nvml.uuid_of(data.device)
             if uuid is not None:
