@@ -45,10 +45,6 @@ class ResourceGone(Exception):
     """The server has no such resource (any more)."""
 
 
-class _Relist(Exception):
-    """The version that was watched from is of no use: get the state again."""
-
-
 @dataclass(slots=True)
 class Counters:
     """How often each thing happened; for the agent's own metrics and for tests."""
@@ -105,8 +101,6 @@ class Reflector(Generic[T]):
         while True:
             try:
                 await self._state_and_watch()
-            except _Relist:
-                await self._expired()
             except ApiStatus as error:
                 await self._refused(error)
             except ApiUnreachable as error:
@@ -220,10 +214,7 @@ class Reflector(Generic[T]):
         """One event of a watch."""
         kind, body = _parts(item)
         if kind == "ERROR":
-            status = status_from_object(body, 500)
-            if status.expired:
-                raise _Relist
-            raise status
+            raise status_from_object(body, 500)
         self.counters.events += 1
         self._went_well()
         self._empty_watches = self._expired_in_a_row = 0

@@ -73,10 +73,24 @@ class Cluster:
                     found |= {f"{pod['ip']}:{port}" for port in pool.get("ports", (8000,))}
         return found
 
+    def _heard(self) -> bool:
+        """True once discovery knows every pod of this node as it is now, so that it has had its chance to be wrong."""
+        known = {
+            (pod.name, pod.ready, pod.terminating, pod.ips)
+            for pod in self.watched.discovery._all_pods()
+            if pod.node == "node-a"
+        }
+        return known == {
+            (name, fields.get("ready", True), fields.get("deleting", False), (fields["ip"],))
+            for name, fields in self.pods.items()
+            if fields.get("node", "node-a") == "node-a"
+        }
+
     async def settles(self, *expected: str) -> None:
         """Waits until what is offered is what the rules say, and checks everything that was offered meanwhile."""
         truth = self.truth()
         assert truth == set(expected)
+        await eventually_async(self._heard)
         await self.watched.becomes(*expected)
         allowed = self._before | truth
         for offered in self.watched.sets[self._seen :]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from support.apiserver import ApiServer, Seen, pod, pool
+from support.clocks import ManualClock
 from support.waiting import eventually_async
 from zerohop_agent.discovery.resources import PODS, POOLS_V1
 
@@ -49,6 +50,9 @@ async def test_only_this_node(watching: Watching) -> None:
         await watched.becomes("10.1.0.1:8000", "10.1.0.2:8000")
         server.put(pod("b", ip="10.1.0.2", node="node-b"))
         await watched.becomes("10.1.0.1:8000")
+        # The server does the choosing: an agent is not sent what happens on other nodes.
+        asked = [seen.params.get("fieldSelector") for seen in server.requests if seen.path.endswith("/pods")]
+        assert set(asked) == {"spec.nodeName=node-a"}
 
 
 @pytest.mark.parametrize("as_event", [True, False])
@@ -157,18 +161,26 @@ async def test_nothing_is_said_before_pools_are_known(watching: Watching) -> Non
 
 
 async def test_too_many_requests_waits_as_long_as_asked(watching: Watching) -> None:
+    clock = ManualClock()
     async with ready_server(streaming_lists=False) as server:
+        headers = {"Retry-After": "100"}
         server.fail(
-            429,
-            reason="TooManyRequests",
-            headers={"Retry-After": "3600"},
-            matches=lambda s: s.verb == "list" and "/pods" in s.path,
+            429, reason="TooManyRequests", headers=headers, matches=lambda s: s.verb == "list" and "/pods" in s.path
         )
-        async with watching(server) as watched:
-            reflector = await eventually_async(lambda: watched.discovery.reflectors.get((PODS, None)))
-            await eventually_async(lambda: reflector.trouble and "429" in reflector.trouble)
-            await eventually_async(lambda: server.count("list", POOLS_V1) == 1)
+        async with watching(server, clock=clock) as watched:
+
+            async def refused() -> bool:
+                await clock.advance(0.01)
+                reflector = watched.discovery.reflectors.get((PODS, None))
+                return reflector is not None and reflector.trouble is not None and "429" in reflector.trouble
+
+            await eventually_async(refused)
+            for _ in range(98):
+                await clock.advance(1.0)
+                await asyncio.sleep(0)
             assert server.count("list", PODS) == 1
+            await clock.advance(4.0)
+            await eventually_async(lambda: server.count("list", PODS) == 2)
 
 
 async def test_missing_permission_is_one_clear_sentence(watching: Watching, caplog: pytest.LogCaptureFixture) -> None:
