@@ -163,12 +163,14 @@ def survey(page: bytes, vocabulary: Vocabulary) -> Plan:
     kept: list[tuple[int, bytes]] = []
     longer: list[tuple[int, bytes]] = []
     malformed = multi_process = False
-    offset = 0
+    after = 0
     for number in hits:
         line = lines[number]
         # From the second line on the newline in front belongs to the start, so that no part of a line can pass for it.
         newline = b"\n" if number else b""
-        offset = page.find(newline + line, offset)
+        # The whole line is looked for, behind the hit before it: only a hit is equal to a hit.
+        offset = page.find(newline + line + b"\n", after)
+        after = offset + len(newline) + len(line)
         sample = split_sample(line)
         labels = parse_labels(sample[1]) if sample is not None else None
         if sample is None or labels is None:

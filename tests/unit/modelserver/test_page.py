@@ -358,6 +358,13 @@ class TestRepeatedReading:
             page = f"other {other}\nvllm:num_requests_waiting 3\nvllm:num_requests_waiting 8\n"
             assert reader.read(page.encode()).waiting == 8
 
+    def test_lines_that_begin_alike_are_told_apart(self) -> None:
+        for values in ((12, 1), (1, 12), (1, 1), (12, 12, 1)):
+            lines = [f"vllm:num_requests_waiting {value}\n" for value in values]
+            reader = PageReader()
+            for _ in range(3):
+                assert reader.read("".join([*lines, "vllm:num_requests_running 2\n"]).encode()).waiting == max(values)
+
     def test_a_longer_name_may_become_the_wanted_one(self) -> None:
         reader = PageReader()
         reader.read(b"vllm:num_requests_waiting_by_reason 1\n")
