@@ -112,6 +112,10 @@ class Node:
         assert child is not None
         return child.pid
 
+    def child_cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.child}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
 
 @pytest.fixture
 def boards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Boards:
@@ -294,9 +298,26 @@ async def test_a_storm_of_xids_is_counted_and_costs_no_core(boards: Boards) -> N
         for number in range(40):
             boards.xid(0, 31)
             await node.until(lambda number=number: node.row(0)["xid_count"] == number + 1)
-        child = Path(f"/proc/{node.child}/stat").read_text().rpartition(")")[2].split()
-        assert (int(child[11]) + int(child[12])) / os.sysconf("SC_CLK_TCK") < 3.0
+        assert node.child_cpu_s() < 3.0
         assert node.view.conditions[uuid_of(0)].drain_reason is None
+
+
+async def test_an_xid_is_followed_by_a_close_look(boards: Boards) -> None:
+    async with watching(boards, replace(FAST, slow_interval_ns=3_600_000 * MS)) as node:
+        await node.read()
+        boards.set(0, ecc_corrected=5)
+        boards.xid(0, 63)
+        await node.until(lambda: node.row(0)["ecc_corrected_total"] == 5)
+
+
+async def test_a_lost_board_whose_events_fail_at_once_makes_no_busy_loop(boards: Boards) -> None:
+    async with watching(boards, replace(FAST, slow_interval_ns=3_600_000 * MS)) as node:
+        await node.read()
+        boards.set(1, lost=1)
+        await node.until(lambda: GpuFlag.LOST in node.flags(1))
+        before, began = node.child_cpu_s(), time.monotonic()
+        await node.until(lambda: time.monotonic() - began > 0.8)
+        assert node.child_cpu_s() - before < 0.25
 
 
 async def test_a_board_without_events_is_watched_all_the_same(boards: Boards) -> None:
