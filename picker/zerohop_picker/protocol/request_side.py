@@ -130,7 +130,9 @@ class RequestSide:
         needed = self._line.route.need is not _NOTHING
         if mode == FULL_DUPLEX_STREAMED:
             if not needed:
-                return Event.HEADERS_THEN_ECHO if self.grpc else Event.HEADERS_THEN_PEEK
+                # A gRPC call or a WebSocket may send nothing before it has an answer.
+                at_once = self.grpc or self._line.method not in ("POST", "PUT", "PATCH")
+                return Event.HEADERS_THEN_ECHO if at_once else Event.HEADERS_THEN_PEEK
             self._check_announced_size()
             return Event.HEADERS_THEN_HOLD
         if mode == NONE:

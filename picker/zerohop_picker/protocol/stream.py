@@ -36,7 +36,7 @@ from zerohop_picker.scheduling_contract import Outcome, Refusal
 __all__ = ["ExtProcStream", "StreamFault"]
 
 # Looked up once: an enum member by name costs more than what is done with it.
-_OPEN, _ACKING, _DONE = State.OPEN, State.ACKING, State.DONE
+_OPEN, _ACKING, _PEEKING, _DONE = State.OPEN, State.ACKING, State.PEEKING, State.DONE
 
 
 class ExtProcStream:
@@ -59,8 +59,11 @@ class ExtProcStream:
 
     @property
     def awaiting_request(self) -> bool:
-        """Whether the gateway still owes a part of the request, so that standing still is a fault of its side."""
-        return not self.finished and self._request.state is not _DONE
+        """Whether the gateway owes what a decision needs, so that standing still is a fault of its side.
+
+        After the decision a request may go on for hours (a WebSocket, a slow upload that is not held).
+        """
+        return not self.finished and self._request.decision is None
 
     @property
     def held_bytes(self) -> int:
@@ -104,7 +107,7 @@ class ExtProcStream:
         return out
 
     def wake(self, now_ns: int) -> list[bytes]:
-        """Replies once `wake_ns` has passed: a gateway that does not state its mode sent headers and then nothing."""
+        """Replies once `wake_ns` has passed: headers came, no body did, and it is not needed (or was not announced)."""
         self.wake_ns = 0
         if self.finished or not self._request.waits_for_first_chunk:
             return []
@@ -156,7 +159,7 @@ class ExtProcStream:
     def _on_request_headers(self, headers: Mapping[str, str], end: bool, context: metadata.Context) -> list[bytes]:
         request = self._request
         out = request.on_headers(headers, end=end)
-        if context.modes is None and request.waits_for_first_chunk:
+        if request.state is _PEEKING or (context.modes is None and request.waits_for_first_chunk):
             self.wake_ns = request.received_ns + self._core.settings.deadline_ns
         return out
 

@@ -218,6 +218,25 @@ def test_a_gateway_that_states_no_mode_and_shows_no_body_is_answered_by_the_dead
     _all_released(core, scheduler)
 
 
+def test_a_body_that_is_only_waited_for_because_of_the_hint_is_not_waited_for_long() -> None:
+    exchange = Exchange(_core("skip")[0])
+    assert exchange.feed(request_headers("/v1/files")) == []
+    replies = exchange.stream.wake(exchange.stream.wake_ns)
+    assert x.envoy.ProcessingResponse.FromString(replies[0]).HasField("request_headers")
+    exchange.feed(request_body(b"late"))
+    assert exchange.body == b"late"
+
+
+@pytest.mark.parametrize("headers", [{":method": "GET"}, {":method": "CONNECT"}, {"content-type": "application/grpc"}])
+def test_a_websocket_or_a_call_is_answered_before_it_sends_anything(headers: dict[str, str]) -> None:
+    exchange = Exchange(_core("skip")[0])
+    exchange.feed(request_headers("/v1/realtime", headers=headers))
+    assert exchange.destination == "10.0.0.1:8000,10.0.0.2:8000"
+    assert not exchange.stream.awaiting_request, "it may stand still as long as it likes"
+    exchange.feed(request_body(b"frame", end=False), request_body(b"", end=True))
+    assert exchange.body == b"frame"
+
+
 @pytest.mark.parametrize("first", [request_headers(mode=None), request_headers(mode=x.FULL_DUPLEX)])
 def test_a_body_that_comes_in_time_needs_no_waking(first: bytes) -> None:
     core, _ = _core("skip")
