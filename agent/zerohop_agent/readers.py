@@ -27,6 +27,9 @@ class Reader(Protocol):
     def interval_ns(self) -> int:
         """The interval in use now, after any back-off."""
 
+    def relax(self, *, on: bool) -> None:
+        """Read seldom, since the values come by another way; off: read now, then as often as ever."""
+
     async def run(self) -> None:
         """Read again and again."""
 

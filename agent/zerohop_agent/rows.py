@@ -111,6 +111,8 @@ class EndpointRow:
         self.failure: SourceError | None = None
         #: Interval at which it is scraped now.
         self.interval_ns = 0
+        #: True while it is scraped seldom because its engine writes its own cell.
+        self.relaxed = False
         #: Moment of the last scrape's end, good or bad, and how long it took.
         self.scraped_ns = 0
         self.scrape_seconds = _NAN

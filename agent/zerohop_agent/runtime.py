@@ -20,6 +20,8 @@ from zerohop_snapshot.layout import Flag, UnhealthyReason
 from zerohop_snapshot.writer import SnapshotWriter
 
 _logger = get("agent.runtime")
+#: An engine's cell is looked at each interval for so long after its last step; an idle one with each publish.
+_POLL_AFTER_STEP_NS = 1_000_000_000
 _USED, _STALE = int(Flag.USED), int(Flag.STALE)
 
 
@@ -185,6 +187,7 @@ class Runtime:
         if not spec.same_reader(before):
             self._readers.stop(spec.key)
             self._readers.start(spec)
+            row.relaxed = False
 
     def _remove(self, key: str) -> None:
         row = self.rows.pop(key)
@@ -231,14 +234,24 @@ class Runtime:
         for row in self.rows.values():
             reading = self._cells.reading(row.spec.address)
             if reading is None:
+                if row.relaxed:
+                    self._relax(row, on=False)
                 continue
-            live = True
+            live = live or now_ns - reading.observed_ns < _POLL_AFTER_STEP_NS
             if reading.observed_ns > row.plugin.observed_ns:
                 self._changed = True
                 if row.take(row.plugin, reading.signals, reading.observed_ns):
                     self._cold_stale = True
                 self._latch(row, now_ns)
+            # An idle engine makes no steps and writes nothing: after one interval the page has to tell.
+            active = now_ns - reading.observed_ns < (row.spec.scrape_interval_ns or self._scrape_interval_ns)
+            if active != row.relaxed:
+                self._relax(row, on=active)
         self.plugin_live = live
+
+    def _relax(self, row: EndpointRow, *, on: bool) -> None:
+        row.relaxed = on
+        self._readers.of(row.spec.key).relax(on=on)
 
     def _check_ages(self, now_ns: int) -> None:
         """Latch every row anew; `_latch` works out when the next one can become stale."""

@@ -36,9 +36,16 @@ class ScriptedReader:
         self.engine: str | None = "vllm"
         self.interval_ns = 50 * MS
         self.cancelled = False
+        self.relaxed = False
         self.hands: Bench | None = None
         self._on_signals = on_signals
         self._on_failure = on_failure
+
+    def relax(self, *, on: bool) -> None:
+        self.relaxed = on
+
+    def is_relaxed(self) -> bool:
+        return self.relaxed
 
     async def run(self) -> None:
         try:

@@ -130,17 +130,23 @@ async def test_the_engines_own_cell_goes_before_the_scrape_until_it_is_quiet(ben
     view = bench.publish(NOW + 31 * MS)
     assert [view.get("running"), view.get("observed_ns"), view.flags()] == [2, NOW + 30 * MS, {"plugin"}]
     assert bench.runtime.plugin_live
+    # The page is read seldom meanwhile.
+    assert reader.is_relaxed()
     # The cell does not say how long a context may be; the page does.
     assert view.get("max_model_len") == 4096
     # An answer that was asked for before the cell's last step is older than it.
     reader.say(NOW + 20 * MS, running=1, waiting=0)
     assert bench.publish(NOW + 35 * MS).get("running") == 2
-    # The engine is idle or dead and writes no more: the next scrape takes over.
-    reader.say(NOW + 50 * MS, running=0, waiting=0)
-    view = bench.publish(NOW + 51 * MS)
+    # The engine is idle or dead and writes no more: after one interval the page is read as ever, and takes over.
+    bench.publish(NOW + 79 * MS)
+    assert reader.is_relaxed()
+    bench.publish(NOW + 80 * MS)
+    assert not reader.is_relaxed()
+    reader.say(NOW + 81 * MS, running=0, waiting=0)
+    view = bench.publish(NOW + 82 * MS)
     assert [view.get("running"), view.flags()] == [0, set()]
     bench.cells.readings.clear()
-    bench.publish(NOW + 52 * MS)
+    bench.publish(NOW + 83 * MS)
     assert not bench.runtime.plugin_live
 
 
