@@ -13,6 +13,7 @@ from zerohop_picker.state.view import Column, Floats
 #: EXPIRE_INTERVALS (at least EXPIRE_MIN_S); in between it fades towards the mean of the fresh ones.
 FRESH_INTERVALS: Final = 3.0
 FRESH_MIN_S: Final = 0.2
+FRESH_MIN_NS: Final = 200_000_000
 EXPIRE_INTERVALS: Final = 10.0
 EXPIRE_MIN_S: Final = 2.0
 
@@ -32,7 +33,7 @@ def trust(observed_ns: Column, interval_s: Column, now_ns: int) -> Floats | None
 
     ``observed_ns`` 0 means never, which is unknown. An unknown interval counts as the least one.
     """
-    if not len(observed_ns) or now_ns - int(observed_ns.min()) <= FRESH_MIN_S * 1e9:
+    if not len(observed_ns) or now_ns - int(observed_ns.min()) <= FRESH_MIN_NS:
         return None
     interval = np.fmax(interval_s, 0.0).astype(np.float64)
     fresh = np.maximum(interval * FRESH_INTERVALS, FRESH_MIN_S)

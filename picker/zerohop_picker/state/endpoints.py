@@ -7,16 +7,17 @@ entry per candidate, in the same order; unknown is NaN; nothing here may be writ
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from zerohop_picker.state.ages import DATED_BY, faded, trust
+from zerohop_picker.state.ages import DATED_BY, FRESH_MIN_NS, faded, trust
 from zerohop_picker.state.loads import Loads
 from zerohop_picker.state.membership import without_gaps
-from zerohop_picker.state.view import Column, Floats, Mask, Rows, View
+from zerohop_picker.state.view import GAUGES, Column, Floats, Mask, Rows, View
 
+_GAUGE_INDEX: Final = {name: index for index, name in enumerate(GAUGES)}
 Objects = npt.NDArray[np.object_]
 
 
@@ -96,14 +97,22 @@ class Endpoints:
         return self.remember(name, lambda endpoints: endpoints._read(name))  # noqa: SLF001 - one class
 
     def _read(self, name: str) -> Floats:
-        values: Floats = self.view.raw(name)[self._at].astype(np.float64)
+        index = _GAUGE_INDEX.get(name)
+        values: Floats
+        if index is not None:
+            values = self.view.gauge(index)[self._at]
+        else:
+            values = self.view.raw(name)[self._at].astype(np.float64)
         dated_by = DATED_BY.get(name)
         return values if dated_by is None else faded(values, self.trust(dated_by))
 
     def trust(self, dated_by: str = "observed_ns") -> Floats | None:
         """Return how far the values dated by a time column are trusted, 0..1; None = all of them fully."""
         if dated_by not in self._trust:
-            self._trust[dated_by] = trust(self.raw(dated_by), self.raw("scrape_interval_s"), self._now_ns)
+            if dated_by == "observed_ns" and self._now_ns - self.view.oldest_ns <= FRESH_MIN_NS:
+                self._trust[dated_by] = None  # what is true of all rows need not be asked of some
+            else:
+                self._trust[dated_by] = trust(self.raw(dated_by), self.raw("scrape_interval_s"), self._now_ns)
         return self._trust[dated_by]
 
     def age_s(self) -> Floats:

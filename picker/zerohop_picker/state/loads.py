@@ -122,8 +122,7 @@ class Loads:
             self._starts = [0] * len(logs)
         self._heads = [log.head for log in logs]
         self._floor_ns = max(0, now_ns - HORIZON_NS)
-        observed = self._observed
-        oldest = max(int(observed[view.membership.used_rows].min(initial=now_ns)), self._floor_ns)
+        oldest = max(view.oldest_ns, self._floor_ns)
         if len(self.picks) == view.rows:
             self.picks.fill(0.0)
             self.picked_tokens.fill(0.0)
@@ -140,12 +139,21 @@ class Loads:
 
     @staticmethod
     def _advance(log: PickLog, start: int, head: int, oldest: int) -> int:
-        """Return the first entry from ``start`` on that is newer than ``oldest``: entries are in order of time."""
-        size = len(log.ns)
-        low, high = start, head
+        """Return the first entry from ``start`` on that is newer than ``oldest``: entries are in order of time.
+
+        Looked for from the end, in doubling steps: few entries are that new.
+        """
+        size, ns = len(log.ns), log.ns
+        low, high, step = start, head, 1
+        while high - step >= start:
+            if int(ns[(high - step) % size]) <= oldest:
+                low = high - step + 1
+                break
+            high -= step
+            step *= 2
         while low < high:
             middle = (low + high) // 2
-            if int(log.ns[middle % size]) > oldest:
+            if int(ns[middle % size]) > oldest:
                 high = middle
             else:
                 low = middle + 1

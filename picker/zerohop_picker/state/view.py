@@ -22,6 +22,9 @@ _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "Q": np.dtype("<u8"), "I": np.dtype("<u4"), "f": np.dtype("<f4"), "d": np.dtype("<f8"),
 }  # fmt: skip
 
+#: Neighbours in the layout (a test looks), read by nearly every decision.
+GAUGES: Final = ("waiting", "running", "kv_cache_usage", "slowdown")
+
 
 class SnapshotLike(Protocol):
     """What is needed of ``zerohop_snapshot.Snapshot``."""
@@ -52,7 +55,9 @@ class View:
     __slots__ = (
         "_block",
         "_columns",
+        "_gauges",
         "_offsets",
+        "_oldest_ns",
         "membership",
         "names",
         "published_ns",
@@ -77,6 +82,8 @@ class View:
         self._block = snapshot.endpoint_block
         self._offsets = offsets
         self._columns: dict[str, Column] = {}
+        self._gauges: Floats | None = None
+        self._oldest_ns: int | None = None
         # generation, flags and reasons lie side by side.
         pools, start, end = offsets["pools"][0], offsets["generation"][0], offsets["origin"][0]
         key = bytes(self._block[start:end]) + bytes(self._block[pools : pools + 8 * self.rows])
@@ -93,6 +100,25 @@ class View:
             offset, code = self._offsets[name]
             column = self._columns[name] = np.frombuffer(self._block, _DTYPES[code], self.rows, offset)
         return column
+
+    def gauge(self, index: int) -> Floats:
+        """Return column GAUGES[index] as float64: these four lie side by side, so one conversion does for all."""
+        gauges = self._gauges
+        if gauges is None:
+            offset = self._offsets[GAUGES[0]][0]
+            raw = np.frombuffer(self._block, "<f4", len(GAUGES) * self.rows, offset)
+            gauges = self._gauges = raw.astype(np.float64).reshape(len(GAUGES), self.rows)
+        gauge: Floats = gauges[index]
+        return gauge
+
+    @property
+    def oldest_ns(self) -> int:
+        """The earliest ``observed_ns`` among the rows in use; 0 when one was never read, or none is in use."""
+        oldest = self._oldest_ns
+        if oldest is None:
+            observed = self.raw("observed_ns")[self.membership.used_rows]
+            oldest = self._oldest_ns = int(observed.min()) if len(observed) else 0
+        return oldest
 
 
 class Latest:

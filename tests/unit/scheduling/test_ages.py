@@ -10,7 +10,8 @@ import pytest
 from unit.scheduling.synthetic import NOW_NS, endpoints
 from unit.scheduling.world import MS, World, chat, pipeline
 from zerohop_picker.scheduling_contract import Decision
-from zerohop_snapshot import Flag
+from zerohop_picker.state.view import GAUGES
+from zerohop_snapshot import ENDPOINT_COLUMNS, Flag
 
 SECOND = 1_000_000_000
 
@@ -109,3 +110,11 @@ def test_no_snapshot_is_a_503(world: World) -> None:
     refusal = world.refused(world.scheduler())
     assert (refusal.status, refusal.reason) == (503, "rejected-no-endpoints")
     assert not world.scheduler(worker="w1").ready(None)
+
+
+def test_the_gauges_that_are_read_as_one_lie_side_by_side() -> None:
+    names = [column.name for column in ENDPOINT_COLUMNS]
+    start = names.index(GAUGES[0])
+    assert tuple(names[start : start + len(GAUGES)]) == GAUGES
+    made = endpoints(2, waiting=[1, 2], running=[3, 4], kv_cache_usage=[0.5, 0.25], slowdown=[1, 2])
+    assert [made.column(name).tolist() for name in GAUGES] == [[1, 2], [3, 4], [0.5, 0.25], [1, 2]]
