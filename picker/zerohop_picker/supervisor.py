@@ -16,8 +16,8 @@ from zerohop_picker.config import PickerConfig
 from zerohop_picker.control import Control
 from zerohop_picker.health import Health
 from zerohop_picker.metrics import Metrics, Page
+from zerohop_picker.ports import Ports
 from zerohop_picker.process_metrics import export_process
-from zerohop_picker.worker import Ports
 from zerohop_process import lifecycle, log
 from zerohop_process.errors import ConfigError
 
@@ -122,7 +122,7 @@ class Supervisor:
         """Start everything, serve until SIGTERM, drain, and return the exit code."""
         stop = lifecycle.StopSignal()
         loop = asyncio.get_running_loop()
-        ports = Ports(self._config, self.health, self.metrics)
+        ports = Ports(self._config, self.health)
         keepers = [loop.create_task(self._keep(worker)) for worker in self._workers]
         try:
             await _first(self._all_serving(), self._failed, stop.wait())

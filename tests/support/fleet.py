@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgpack
 
@@ -50,20 +50,20 @@ class Fleet:
         self._publish_once()
         self._thread.start()
 
-    def load(self, index: int, *, waiting: float = 0.0, running: float = 0.0, flags: Flag = Flag(0)) -> None:
+    def load(self, index: int, *, waiting: float = 0.0, running: float = 0.0, flags: Flag | None = None) -> None:
         """Set what endpoint `index` reports from now on."""
         with self._lock:
             row = self._rows[index]
             self._set(row, "waiting", waiting)
             self._set(row, "running", running)
-            self._set(row, "flags", int(Flag.USED | flags))
+            self._set(row, "flags", int(Flag.USED | (flags or 0)))
 
     def stop(self) -> None:
         self._running.set()
         self._thread.join()
         self._writer.close()
 
-    def __enter__(self) -> Fleet:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml
 
@@ -140,7 +140,7 @@ class Reply:
 
 
 class Backend:
-    """A small HTTP/1.1 server. POST /sse streams `events`, one whenever `step` lets it; anything else answers at once."""
+    """A small HTTP/1.1 server. POST /sse streams `events`, each when `step` lets it; anything else answers at once."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -220,7 +220,7 @@ class Client:
         self._envoy = envoy
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> Self:
         self._streams = await asyncio.open_connection(self._envoy.host, self._envoy.port, limit=2**24)
         return self
 

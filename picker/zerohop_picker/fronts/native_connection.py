@@ -6,6 +6,7 @@ Everything happens inside the callback of one read: frames in, messages out of t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from time import monotonic_ns
 from typing import TYPE_CHECKING, cast
 
@@ -207,7 +208,8 @@ class NativeConnection(asyncio.BufferedProtocol):
         if metadata.get(b":method") != b"POST" or not metadata.get(b"content-type", b"").startswith(
             b"application/grpc"
         ):
-            self.h2.send_response(stream_id, NOT_GRPC, end_stream=True)
+            with contextlib.suppress(NGH2Error):  # reset within the same read
+                self.h2.send_response(stream_id, NOT_GRPC, end_stream=True)
             return
         stream = self.streams[stream_id] = NativeStream(self, stream_id, now_ns)
         factory = self._services.get(metadata[b":path"])

@@ -16,6 +16,7 @@ import pytest
 
 from support.fleet import Fleet
 from support.fronts import Exchange, destination, request_body, request_headers
+from support.h2gateway import resident_bytes
 from support.processes import Process, Processes, free_ports, zerohop_command
 from support.waiting import eventually, eventually_async
 from zerohop_picker._pb import health_pb2
@@ -96,6 +97,9 @@ async def test_a_picker_of_two_workers(run: Processes, shm: Path, fleet: Fleet, 
         assert await picked(channel) == "10.0.0.2:8000"
         # A listener of a pool is of that pool, whatever its peer says.
         assert await picked(channel, x_zerohop_pool="prod/chat") == "10.0.0.2:8000"
+    for pid in children(picker) if front == "native" else ():
+        assert "cygrpc" not in Path(f"/proc/{pid}/maps").read_text()
+        assert resident_bytes(pid) < 90 * 2**20
     seen = metrics(metrics_port)
     assert seen['zerohop_picker_picks_total{worker="0"}'] == 2
     assert seen['zerohop_picker_picks_total{worker="1"}'] == 4
