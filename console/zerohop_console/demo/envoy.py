@@ -13,6 +13,8 @@ from zerohop_process.address import Address
 from zerohop_process.errors import ConfigError
 
 DESTINATION = "x-gateway-destination-endpoint"
+#: response header with the address of the server that answered
+SERVED_BY = "x-served-by"
 #: names of the listeners
 PICKED, ROUND_ROBIN = "picked", "round_robin"
 
@@ -78,7 +80,7 @@ def _listener(name: str, cluster: str, filters: list[dict[str, Any]]) -> dict[st
         "http_filters": filters,
         "route_config": {
             "name": name,
-            "request_headers_to_remove": ["x-envoy-expected-rq-timeout-ms"],
+            "response_headers_to_add": [{"header": {"key": SERVED_BY, "value": "%UPSTREAM_REMOTE_ADDRESS%"}}],
             "virtual_hosts": [{"name": name, "domains": ["*"], "routes": [_route(cluster)]}],
         },
     }

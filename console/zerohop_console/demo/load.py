@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from zerohop_console.demo.client import Client, Outcome, post
+from zerohop_console.demo.envoy import SERVED_BY
 
 #: requests in flight at which sending pauses: beyond it we would only measure ourselves
 _IN_FLIGHT_LIMIT = 400
@@ -63,6 +64,8 @@ class Load:
     """Sends the ramp through one port; `finished` grows while it runs."""
 
     port: int
+    #: server names by address
+    names: Mapping[str, str]
     ramp: Ramp
     model: str
     max_tokens: tuple[int, int] = (40, 72)
@@ -98,7 +101,7 @@ class Load:
         finally:
             self.in_flight -= 1
             room.release()
-        server = (outcome.headers or {}).get("x-mock-server")
+        server = self.names.get((outcome.headers or {}).get(SERVED_BY, ""))
         self.finished.append(Sent(sent_ns, outcome, server, ages_ms.get(server or "")))
         if len(self.finished) >= self.ramp.count * HALF_WAY:
             self.half_done.set()
@@ -119,9 +122,16 @@ def chat(model: str, index: int, max_tokens: int) -> bytes:
     return post("/v1/chat/completions", body)
 
 
-async def probe(port: int, other_port: int, model: str, pairs: int) -> tuple[list[float], list[float]]:
+def small(model: str, *, real: bool) -> bytes:
+    """Return a request that a server answers at once: what it takes is the way."""
+    question = "how long does the way take?"
+    if real:
+        return post("/tokenize", {"model": model, "prompt": question})
+    return post("/v1/embeddings", {"model": model, "input": question})
+
+
+async def probe(port: int, other_port: int, request: bytes, pairs: int) -> tuple[list[float], list[float]]:
     """Return the latencies (s) of the same small request through two ports, in turn, while nothing else runs."""
-    request = post("/v1/embeddings", {"model": model, "input": "how long does the way take?"})
     clients = Client("127.0.0.1", port), Client("127.0.0.1", other_port)
     latencies: tuple[list[float], list[float]] = ([], [])
     try:

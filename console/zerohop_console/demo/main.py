@@ -14,7 +14,7 @@ from zerohop_console.demo import summary
 from zerohop_console.demo.box import Box, Server
 from zerohop_console.demo.children import ChildFailed
 from zerohop_console.demo.live import Screen
-from zerohop_console.demo.load import Load, Ramp, probe
+from zerohop_console.demo.load import Load, Ramp, probe, small
 from zerohop_console.demo.real import serve_script, start_real_servers
 from zerohop_console.demo.watch import NodeWatch
 from zerohop_process import lifecycle, log
@@ -104,7 +104,7 @@ async def _play(box: Box, args: argparse.Namespace, screen: Screen) -> summary.R
     watch = NodeWatch(box.shm_dir)
     await _until(lambda: len(usable(watch)) == len(box.servers), 20.0, "the snapshot shows every server")
     screen.phase("measuring what a pick costs while nothing else runs")
-    picked_s, plain_s = await probe(box.picked_port, box.round_robin_port, "tiny", 20 if real else _PROBE_PAIRS)
+    picked_s, plain_s = await probe(box.picked_port, box.round_robin_port, small("tiny", real=real), _PROBE_PAIRS)
     for server in box.servers:
         if server.role == "slow":
             await box.admin(server, slow_factor=_SLOW_FACTOR)
@@ -114,7 +114,8 @@ async def _play(box: Box, args: argparse.Namespace, screen: Screen) -> summary.R
 async def _with_load(
     box: Box, watch: NodeWatch, ramp: Ramp, screen: Screen, picked_s: list[float], plain_s: list[float]
 ) -> summary.Result:
-    load = Load(box.picked_port, ramp, "tiny", ages_ms=watch.ages_ms)
+    names = {str(server.address): server.name for server in box.servers}
+    load = Load(box.picked_port, names, ramp, "tiny", ages_ms=watch.ages_ms)
     drained_ns: dict[str, int] = {}
     watch.start_counting()
     start_s = time.monotonic()
