@@ -7,8 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from support.processes import Processes, processes
+
+# How long one example takes says more of the machine's other work than of the code.
+settings.register_profile("zerohop", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("zerohop")
 
 
 @pytest.fixture

@@ -11,15 +11,9 @@ from xml.etree import ElementTree
 import pytest
 
 from support.fleet import Fleet
-from support.processes import Processes, free_port, processes, zerohop_command
+from support.processes import Processes, free_port, zerohop_command
 
 ADDRESSES = ["127.0.0.1:18000", "127.0.0.1:18001", "[::1]:18000"]
-
-
-@pytest.fixture
-def run() -> Iterator[Processes]:
-    with processes() as run:
-        yield run
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 
 from support.fleet import Fleet
 from support.gateway import Backend, Client, Envoy, backends, ready, start_envoy
-from support.processes import Processes, processes
+from support.processes import Processes
 
 pytestmark = pytest.mark.e2e
 
@@ -23,12 +22,6 @@ LENGTH_KEPT = "FULL_DUPLEX_STREAMED with allow_content_length_header"
 RESPONSE_MODES = ("SKIP", "NONE", "STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "FULL_DUPLEX_STREAMED")
 SMALL = b'{"model":"m","messages":[{"role":"user","content":"caf\\u00e9"}],"seed":9007199254740993, "x":1.0e0}'
 EVENTS = [b"data: %d %s\n\n" % (number, b"x" * (number % 50)) for number in range(60)] + [b"data: [DONE]\n\n"]
-
-
-@pytest.fixture
-def run() -> Iterator[Processes]:
-    with processes() as run:
-        yield run
 
 
 def _one_listener_per_pair(config: dict[str, Any]) -> None:

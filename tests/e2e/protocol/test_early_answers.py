@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from support.fleet import Fleet
 from support.gateway import Client, Envoy, start_envoy
-from support.processes import Processes, processes
+from support.processes import Processes
 from support.waiting import eventually_async
 
 pytestmark = pytest.mark.e2e
 
 SIZES = (100, 40_000, 61_000, 200_000, 8_000_000)
 ANSWER = b'{"error":"too long for me"}' * 40
-
-
-@pytest.fixture
-def run() -> Iterator[Processes]:
-    with processes() as run:
-        yield run
 
 
 @contextlib.asynccontextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from support.fleet import Fleet
 from support.gateway import start_envoy
-from support.processes import Processes, processes
+from support.processes import Processes
 from support.waiting import eventually_async
 
 pytestmark = pytest.mark.e2e
@@ -22,12 +22,6 @@ ASK = (
     b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
 AGREE = b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n"
-
-
-@pytest.fixture
-def run() -> Iterator[Processes]:
-    with processes() as run:
-        yield run
 
 
 @contextlib.asynccontextmanager

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from zerohop_picker.request import body as bodies
@@ -69,6 +69,7 @@ def documents(draw: st.DrawFn) -> tuple[bytes, str, bytes]:
     return written(draw(_string(model))), model, written('"NEW"')
 
 
+@settings(max_examples=60)
 @given(documents())
 def test_a_rewrite_changes_the_models_bytes_and_no_other(case: tuple[bytes, str, bytes]) -> None:
     body, model, expected = case
@@ -76,6 +77,7 @@ def test_a_rewrite_changes_the_models_bytes_and_no_other(case: tuple[bytes, str,
     assert splice_model(body, JSON, "NEW") == expected
 
 
+@settings(max_examples=60)
 @given(documents(), st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20))
 @example((b'{"model":"a"}', "a", b""), 'quote " back \\ slash \n \x00 \u2028 \U0001f600')
 def test_any_new_name_is_read_back(case: tuple[bytes, str, bytes], name: str) -> None:
@@ -165,6 +167,7 @@ def test_no_body_raises_anything_but_a_body_error(body: bytes) -> None:
     bodies.model_of_beginning(body)
 
 
+@settings(max_examples=60)
 @given(documents(), st.integers(0, 400))
 def test_the_model_of_a_beginning_is_whole_or_not_there(case: tuple[bytes, str, bytes], cut: int) -> None:
     body = case[0]
