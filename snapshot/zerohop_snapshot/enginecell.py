@@ -43,6 +43,10 @@ _SEQUENCE_WORD: Final = 128 // 8
 _FILE_BYTES: Final = HEADER_BYTES + 2 * _SLOT_BYTES
 
 
+#: an engine that died is noticed this late
+_JUDGE_NS: Final = 250_000_000
+
+
 class EngineCellWriter:
     """The plugin's side. Not thread safe: one engine's logger calls it.
 
@@ -156,12 +160,23 @@ class EngineCells:
 
     def __init__(self, shm_dir: Path) -> None:
         self._folder = CellFolder(shm_dir, PREFIX, EngineCell.open)
+        self._dead: set[Path] = set()
+        self._judge_ns = 0
 
     def read(self, now_ns: int | None = None) -> Iterator[EngineState]:
-        """The state of each live engine that has stepped at least once. An idle engine's state is old, not gone."""
+        """The state of each live engine that has stepped at least once. An idle engine's state is old, not gone.
+
+        Whether the engines run is judged anew every 250 ms: it costs a file in /proc each.
+        """
         now = time.monotonic_ns() if now_ns is None else now_ns
-        self._folder.refresh(now)
-        for cell in self._folder.cells.values():
+        if self._folder.refresh(now) or now >= self._judge_ns:
+            self._judge_ns = now + _JUDGE_NS
+            self._dead = {path for path, cell in self._folder.cells.items() if not self._lives(cell, now)}
+        for path, cell in self._folder.cells.items():
             state = cell.read()
-            if state is not None and self._folder.is_alive(cell.header.writer, state.written_ns, now):
+            if state is not None and path not in self._dead:
                 yield state
+
+    def _lives(self, cell: EngineCell, now_ns: int) -> bool:
+        state = cell.read()
+        return self._folder.is_alive(cell.header.writer, state.written_ns if state is not None else now_ns, now_ns)

@@ -31,6 +31,8 @@ _COUNTERS = (
     "prompt_tokens", "generation_tokens", "prefix_queries", "prefix_hits", "preemptions", "steps",
     "ttft_sum_s", "ttft_count", "itl_sum_s", "itl_count",
 )  # fmt: skip
+_WHOLE = ("block_size", "num_blocks", "max_model_len", "lora_max")
+_FLOATS = (*_GAUGES, "kv_capacity_tokens", *_COUNTERS)
 _ADDED = frozenset({"waiting", "running", "num_blocks", "kv_capacity_tokens"})
 
 
@@ -107,20 +109,46 @@ def _network_namespace() -> int:
 
 
 def _combine(states: Sequence[EngineState]) -> PluginReading:
+    return _of_one(states[0]) if len(states) == 1 else _of_several(states)
+
+
+def _of_one(state: EngineState) -> PluginReading:
+    """The usual case, an engine and a process: a third of the cost, and there is one such reading per step."""
+    fields = state.fields
+    signals = Signals()
+    for name in _FLOATS:
+        value = fields[name]
+        if value == value:  # false for NaN
+            setattr(signals, name, value)
+    for name in _WHOLE:
+        value = fields[name]
+        if value == value:
+            setattr(signals, name, int(value))
+    if signals.kv_cache_usage is not None:
+        signals.kv_cache_usage = min(1.0, max(0.0, signals.kv_cache_usage))
+    level = fields["sleep_level"]
+    if level == level:
+        signals.sleeping = level > 0
+    if signals.lora_max is not None:
+        signals.lora_running = frozenset(_texts(state.text.get("running")))
+        signals.lora_waiting = frozenset(_texts(state.text.get("waiting")))
+    return PluginReading(signals, state.written_ns)
+
+
+def _of_several(states: Sequence[EngineState]) -> PluginReading:
     ranks: dict[float, list[EngineState]] = {}
     for state in states:
         ranks.setdefault(state.fields["engine_index"], []).append(state)
     newest = [max(group, key=lambda state: state.written_ns) for group in ranks.values()]
     signals = Signals()
-    for name in (*_GAUGES, "block_size", "num_blocks", "kv_capacity_tokens", "max_model_len", "lora_max"):
+    for name in (*_GAUGES, "kv_capacity_tokens", *_WHOLE):
         values = [state.fields[name] for state in newest]
         if any(math.isnan(value) for value in values):
             continue
         value = math.fsum(values) if name in _ADDED else max(values)
         if name == "kv_cache_usage":
             value = min(1.0, max(0.0, math.fsum(values) / len(values)))
-        whole = name in ("block_size", "num_blocks", "max_model_len", "lora_max")
-        setattr(signals, name, int(value) if whole else value)
+        setattr(signals, name, int(value) if name in _WHOLE else value)
     for name in _COUNTERS:
         total = math.fsum(state.fields[name] for state in states)
         if not math.isnan(total):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import signal
 import sys
@@ -12,13 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from support.processes import Processes
 from support.waiting import eventually
+from zerohop_agent.modelserver import plugin
 from zerohop_agent.modelserver.plugin import ServerCells
 from zerohop_agent.signals import Signals
 from zerohop_process.address import Address
 from zerohop_snapshot import EngineCellWriter
+from zerohop_snapshot.enginecell import ENGINE_FIELDS, EngineState
 
 HERE = Address("127.0.0.1", 8000)
 # Each look is past the time between two listings of the directory.
@@ -149,6 +154,7 @@ _WRITER = """
 import sys, time
 from pathlib import Path
 from zerohop_snapshot import EngineCellWriter
+from zerohop_snapshot.enginecell import ENGINE_FIELDS, EngineState
 cell = EngineCellWriter(Path(sys.argv[1]), "victim")
 cell.set_text({"endpoints": ["127.0.0.1:8000"]})
 cell.set("engine_index", 0); cell.set("waiting", float(sys.argv[2])); cell.publish()
@@ -165,3 +171,13 @@ def test_a_killed_engine_is_gone_at_once_and_its_successor_is_read(run: Processe
     eventually(lambda: read(server_cells) is None)
     run.start(sys.executable, "-c", _WRITER, tmp_path, "2")
     eventually(lambda: (signals := read(server_cells)) is not None and signals.waiting == 2)
+
+
+@given(st.data())
+def test_one_cell_reads_as_several_would(data: st.DataObject) -> None:
+    value = st.one_of(st.just(math.nan), st.floats(0, 1e6))
+    fields = {name: data.draw(value) for name in ENGINE_FIELDS}
+    texts: list[dict[str, Any]] = [{}, {"running": ["a"], "waiting": ["a", "b"]}, {"running": None}]
+    text = data.draw(st.sampled_from(texts))
+    state = EngineState("e", 1, 5, fields, text)
+    assert plugin._of_one(state) == plugin._of_several([state])
