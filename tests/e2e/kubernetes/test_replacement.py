@@ -121,7 +121,8 @@ def fill(words: Sequence[str], values: Mapping[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "tls"), [(CONFORMANCE, True), (KSERVE, True), (BENCHMARK, False), (SELECTOR, False)],
+    ("words", "tls"),
+    [(CONFORMANCE, True), (KSERVE, True), (BENCHMARK, False), pytest.param(SELECTOR, False, marks=pytest.mark.slow)],
     ids=["conformance", "kserve", "benchmark", "selector"],
 )  # fmt: skip
 async def test_the_image_can_be_swapped(words: list[str], tls: bool, run: Processes, tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ def test_dual_stack(family: str, expected: str) -> None:
 
 
 def test_each_port_of_each_pool_is_one_endpoint_of_all_its_pools() -> None:
+    """GIE#1336: a pod's name is no unique key of an endpoint."""
     specs = endpoints(made(), pools=[pool("one", 8000, 8001), pool("two", 8001, 8002)])
     assert {spec.key: spec.pools for spec in specs} == {
         "uid-default-a/8000": ("default/one",),

@@ -124,14 +124,14 @@ async def test_the_day(cluster: Cluster, watching: Watching) -> None:
     cluster.pod("far", ip="10.9.0.1", node="node-b")
     cluster.pod("other", ip="10.0.0.9", labels={"app": "web"})
     async with running(cluster, watching):
-        # No CRD yet: nothing to serve. It is installed later, and needs no restart.
+        # No CRD yet (kserve#5750): nothing to serve. It is installed later, and needs no restart.
         await eventually_async(lambda: cluster.server.count("discovery") >= 2)
         assert not cluster.watched.now
         cluster.server.install(POOLS_V1)
         cluster.pool("llama")
         await cluster.settles("10.0.0.1:8000", "10.0.0.2:8000")
 
-        # A rolling update: the new pod starts, becomes ready, the old one drains and goes.
+        # A rolling update (production-stack#601): the new pod starts, becomes ready, the old one drains and goes.
         cluster.pod("c", ip="10.0.0.3", ready=False)
         await cluster.settles("10.0.0.1:8000", "10.0.0.2:8000")
         cluster.pod("c", ready=True)
@@ -155,7 +155,7 @@ async def test_the_day(cluster: Cluster, watching: Watching) -> None:
             )
         )
 
-        # Eight ports, then one: seven endpoints of each pod are gone.
+        # Eight ports, then one (GIE#2306): seven endpoints of each pod are gone.
         cluster.pool("llama", ports=tuple(range(8000, 8008)))
         await cluster.settles(*(f"10.0.0.{ip}:{port}" for ip in (2, 3) for port in range(8000, 8008)))
         cluster.pool("llama", ports=(8000,))

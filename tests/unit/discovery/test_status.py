@@ -49,6 +49,7 @@ async def cluster(*models: dict[str, Any], resource: Any = MODELS) -> ApiServer:
 
 
 async def test_each_object_is_told_what_is_so(watching: Watching, shared_data: Path) -> None:
+    """models-as-a-service#737: of two objects with one model name the older keeps it, whatever the order."""
     server = await cluster(
         model("older"),
         model("younger", created=NEW),
