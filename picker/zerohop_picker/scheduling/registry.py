@@ -66,6 +66,11 @@ _TOPOLOGY = "use label-selector-filter, or header-label-affinity-scorer with a t
 
 #: Types of the field that we do not have, each with what to use instead.
 REFUSED: Final[Mapping[str, str]] = {
+    "decision-tree-filter": "list its filters in the profile, in order; a filter that would leave nothing gives way",
+    "least-queue-filter": "use queue-scorer",
+    "least-kv-cache-filter": "use kv-cache-utilization-scorer",
+    "kvcache-aware-scorer": "use prefix-cache-scorer: the prefix directory is shared by all workers",
+    "prefix-aware-scorer": "use prefix-cache-scorer",
     "latency-scorer": _LATENCY,
     "predicted-latency-producer": _LATENCY,
     "latency-slo-admitter": "use saturationDetector: sheddable requests are refused while the pool is saturated",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import Any, Final
 
 from zerohop_picker.scheduling.config import Plugin
 from zerohop_picker.scheduling.registry import TYPES
-from zerohop_picker.state.prefixes import PrefixSettings
+from zerohop_picker.state.prefixes import BYTES_PER_TOKEN, PrefixSettings
 from zerohop_process.errors import ConfigError
 from zerohop_process.strict import Fields, boolean, did_you_mean, list_of, text
 
@@ -91,9 +91,20 @@ def prefix_settings(plugins: Mapping[str, Plugin]) -> PrefixSettings:
     for kind in ("approx-prefix-cache-producer", "prefix-cache-scorer"):
         for plugin in plugins.values():
             if plugin.type.type == kind:
-                values = plugin.values
-                return PrefixSettings(
-                    values["autoTune"], values["blockSizeTokens"], values["maxPrefixBlocksToMatch"],
-                    values["maxPrefixTokensToMatch"], values["lruCapacityPerServer"],
-                )  # fmt: skip
+                return _prefix_settings(plugin.values)
     return PrefixSettings()
+
+
+def _prefix_settings(values: Mapping[str, Any]) -> PrefixSettings:
+    tokens, tune = values["blockSizeTokens"], values["autoTune"]
+    if values["blockSize"] is not None:
+        tokens, tune = values["blockSize"], False
+    elif values["hashBlockSize"] is not None:
+        tokens, tune = max(1, values["hashBlockSize"] // BYTES_PER_TOKEN), False
+    return PrefixSettings(
+        tune,
+        tokens,
+        values["maxPrefixBlocksToMatch"],
+        values["maxPrefixTokensToMatch"],
+        values["lruCapacityPerServer"],
+    )

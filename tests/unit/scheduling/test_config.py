@@ -96,6 +96,14 @@ def test_what_the_agent_does_is_accepted() -> None:
     assert load(text, "c.yaml").warnings == ()
 
 
+@pytest.mark.parametrize(
+    ("spelling", "tokens"), [("blockSize: 128", 128), ("hashBlockSize: 256", 64), ("hashBlockSize: 2", 1)]
+)
+def test_older_names_of_the_block_size_are_read(spelling: str, tokens: int) -> None:
+    config = load(HEAD + f"plugins:\n- type: prefix-cache-scorer\n  parameters: {{{spelling}}}\n", "c.yaml")
+    assert (config.prefix.auto_tune, config.prefix.block_size_tokens) == (False, tokens)
+
+
 def test_prefix_settings_come_from_the_producer_or_the_scorer() -> None:
     scorer = load(
         HEAD + "plugins:\n- type: prefix-cache-scorer\n  parameters: {autoTune: false, blockSizeTokens: 128}\n",

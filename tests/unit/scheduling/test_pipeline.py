@@ -166,6 +166,17 @@ def test_fallbacks_reach_beyond_what_the_filters_kept(world: World) -> None:
     assert [world.name_of(address) for address in again.endpoints] == ["a", "b", "c"]
 
 
+def test_no_endpoint_is_its_own_fallback(world: World) -> None:
+    for name in "abc":
+        world.add(name)
+    world.publish()
+    scheduler = world.scheduler()
+    for _ in range(4):
+        decision = scheduler.schedule(chat("long " * 2000), world.now_ns - MS)
+        assert isinstance(decision, Decision)
+        assert {world.name_of(address) for address in decision.endpoints} == set("abc")
+
+
 def test_nobody_is_ever_only_a_fallback_of_a_filter_that_says_can(world: World) -> None:
     world.add("decode", labels={"llm-d.ai/role": "decode"})
     world.add("prefill", labels={"llm-d.ai/role": "prefill"})

@@ -105,6 +105,16 @@ def test_a_burst_of_more_picks_than_are_counted_one_by_one() -> None:
     assert loads.picked_tokens[:3].tolist() == [155.0, 50.0, 0.0]
 
 
+@pytest.mark.parametrize("newer", range(12))
+def test_the_first_pick_that_counts_is_found_wherever_it_lies(newer: int) -> None:
+    log = Log()
+    loads = Loads(Logs(log))
+    for index in range(20):
+        log.add(NOW_NS + index, 0)
+    loads.settle(view(1, observed_ns=[NOW_NS + 19 - newer]), NOW_NS + 100)
+    assert loads.picks[0] == newer
+
+
 def test_picks_older_than_the_horizon_are_not_counted() -> None:
     log = Log()
     loads = Loads(Logs(log))

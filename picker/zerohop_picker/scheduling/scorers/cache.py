@@ -87,6 +87,8 @@ class NoHitLru:
 PREFIX_PARAMETERS = (
     Parameter("autoTune", boolean, True, "block size and capacity from what the engines report"),
     Parameter("blockSizeTokens", within(integer, 1, 65_536), 16, "tokens per block when autoTune is off (at least 64)"),
+    Parameter("blockSize", within(integer, 1, 65_536), None, "older name of blockSizeTokens; switches autoTune off"),
+    Parameter("hashBlockSize", within(integer, 1, 262_144), None, "the same in characters, older still"),
     Parameter("maxPrefixBlocksToMatch", within(integer, 1, 1_000_000), 2048, "blocks of a prompt that are looked at"),
     Parameter("maxPrefixTokensToMatch", within(integer, 1, 100_000_000), 131_072, "tokens of a prompt looked at"),
     Parameter("lruCapacityPerServer", within(integer, 1, 100_000_000), 31_250, "blocks an endpoint holds if unknown"),
@@ -95,6 +97,10 @@ PREFIX_PARAMETERS = (
 TYPES = (
     PluginType(
         "kv-cache-utilization-scorer", "scorer", bound(kv_cache_utilization), reads=("kv_cache_usage",)
+    ),
+    PluginType(
+        "kv-cache-scorer", "scorer", bound(kv_cache_utilization), reads=("kv_cache_usage",),
+        note="deprecated: use kv-cache-utilization-scorer",
     ),
     PluginType(
         "prefix-cache-scorer", "scorer", bound(prefix_cache), reads=("prefix",),

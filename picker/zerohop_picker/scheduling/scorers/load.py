@@ -9,7 +9,7 @@ from zerohop_picker.scheduling.request import Request
 from zerohop_picker.scheduling.scorers.normalise import falling
 from zerohop_picker.state.endpoints import Endpoints
 from zerohop_picker.state.view import Floats
-from zerohop_process.strict import integer, number, within
+from zerohop_process.strict import duration, integer, number, within
 
 #: In `least-loaded-scorer` a full KV cache weighs less than one request, so it only orders equal loads.
 _KV_SHARE = 0.9
@@ -39,7 +39,9 @@ def load_aware(endpoints: Endpoints, _request: Request, *, threshold: int) -> Fl
     return 0.5 * (1.0 - np.minimum(endpoints.waiting, threshold) / threshold)
 
 
-def active_request(endpoints: Endpoints, _request: Request, *, idle_threshold: int, max_busy_score: float) -> Floats:
+def active_request(
+    endpoints: Endpoints, _request: Request, *, idle_threshold: int, max_busy_score: float, **_unused: object
+) -> Floats:
     """Return 1 for c <= ``idleThreshold``, else (max - c) / max * ``maxBusyScore``; c = requests in flight.
 
     c is the larger of what this node's workers have in flight and waiting + running + picks since: the first is known
@@ -96,6 +98,7 @@ TYPES = (
         "active-request-scorer", "scorer", bound(active_request),
         parameters=(
             Parameter("idleThreshold", within(integer, 0, 1_000_000), 0, "up to so many requests an endpoint is idle"),
+            Parameter("requestTimeout", duration, None, "not used: a count ends with its request"),
             Parameter("maxBusyScore", within(number, 0, 1), 1.0, "the most that a busy endpoint can score"),
         ),
     ),
