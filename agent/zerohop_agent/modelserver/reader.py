@@ -29,6 +29,7 @@ _logger = get("agent.modelserver")
 METRICS_ACCEPT = "text/plain;version=0.0.4;q=1,*/*;q=0.1"
 #: a dead server is asked once a second, so that its return is seen within one
 _FAILURE_MAX_NS = 1_000_000_000
+_NARROW_TIMEOUT_NS = 250_000_000
 _DEFAULT_PATH = "/metrics"
 #: served models, latencies and the like are on the page alone, so it is read even when the engine writes its own cell
 _RELAXED_NS = 1_000_000_000
@@ -190,7 +191,9 @@ class ModelServerReader:
         path = f"{self._path.rstrip('/')}/?{query}"
         page = self._new_page()
         try:
-            response = (await self._fetch(client, path)).response
+            # Not long: the values of the whole page grow old meanwhile.
+            timeout_s = min(self._settings.timeout_ns, _NARROW_TIMEOUT_NS) / 1e9
+            response = (await client.get(path, accept=METRICS_ACCEPT, timeout_s=timeout_s)).response
             if response.status == 200:
                 page.read(response.body, response.headers.get("content-type", ""))
         except SourceError:

@@ -22,8 +22,8 @@ def findings(
     if missing:
         names = " and no ".join(missing)
         yield (
-            f"the page has no {names}: {mapping.name} prints them under another name or has them switched off; "
-            "decisions for this endpoint go by what is left"
+            f"the page has no {names}: {mapping.name} prints them under another name, has them switched off, or has "
+            "not worked yet; decisions for this endpoint go by what is left"
         )
     wanted = [name for name in mapping.expected if getattr(signals, name) is None]
     if wanted:
