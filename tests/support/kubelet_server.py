@@ -12,7 +12,7 @@ inodes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -87,6 +87,8 @@ class KubeletServer:
         self.refuse: grpc.StatusCode | None = None
         #: Set False to keep watches open without sending changes, as a kubelet that lost an event would.
         self.send_events = True
+        #: Called when a watch is asked for, before its first event is chosen.
+        self.before_watch: Callable[[], None] | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -207,6 +209,8 @@ class KubeletServer:
 
     async def _watch_pods(self, _request: pb.WatchPodsRequest, context: Any) -> AsyncIterator[pb.WatchPodsEvent]:
         await self._begin("WatchPods", context)
+        if self.before_watch is not None:
+            self.before_watch()
         queue: asyncio.Queue[pb.WatchPodsEvent | None] = asyncio.Queue()
         for message in self._pods.values():
             queue.put_nowait(pb.WatchPodsEvent(type=self._numbers["ADDED"], pod=message.SerializeToString()))

@@ -58,6 +58,12 @@ class Boards:
         """Environment variables for a process that shall find the stand-in."""
         return {"LD_LIBRARY_PATH": str(library_folder()), "ZEROHOP_NVML_CONTROL": str(self.path)}
 
+    @property
+    def event_waits(self) -> int:
+        """How often somebody has waited for events so far."""
+        waits = self.path.with_name(self.path.name + ".waits")
+        return waits.stat().st_size if waits.exists() else 0
+
     def set(self, board: int | str, **values: int) -> None:
         """Set values of one board, or of all with `"*"`."""
         self._values.update({(str(board), key): value for key, value in values.items()})

@@ -504,9 +504,22 @@ int nvmlDeviceRegisterEvents(struct device *device, unsigned long long types, vo
 
 struct event { struct device *device; unsigned long long type, data; unsigned instance, compute_instance; };
 
+/* One byte per wait, in a file beside the control file, so that a test can tell a busy loop. */
+static void count_wait(void)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s.waits", getenv("ZEROHOP_NVML_CONTROL"));
+    FILE *file = fopen(path, "a");
+    if (file) {
+        fputc('.', file);
+        fclose(file);
+    }
+}
+
 int nvmlEventSetWait_v2(void *set, struct event *event, unsigned timeout_ms)
 {
     (void)set;
+    count_wait();
     for (unsigned waited = 0;; waited += 5) {
         int answer = enter(__func__);
         if (answer) return answer;

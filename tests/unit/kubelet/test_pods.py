@@ -138,12 +138,23 @@ async def test_a_dropped_watch_is_opened_again(tmp_path: Path) -> None:
 async def test_an_event_that_was_lost_is_found_by_the_next_list(tmp_path: Path) -> None:
     async with KubeletServer(tmp_path) as kubelet:
         kubelet.set_pod(pod("a"))
-        async with following(kubelet.pods_socket, relist_s=0.05) as follower:
+        async with following(kubelet.pods_socket, relist_s=0.2) as follower:
             await follower.until({"a"})
+            await eventually_async(lambda: kubelet.open_watches == 1)
             kubelet.send_events = False
             kubelet.set_pod(pod("b"))
             kubelet.remove_pod(pod("a"))
             await follower.until({"b"})
+
+
+async def test_a_pod_that_goes_between_list_and_watch_is_not_kept(tmp_path: Path) -> None:
+    async with KubeletServer(tmp_path) as kubelet:
+        kubelet.set_pod(pod("stays"))
+        kubelet.set_pod(pod("goes"))
+        kubelet.before_watch = lambda: kubelet.remove_pod(pod("goes")) if kubelet.calls["WatchPods"] == 1 else None
+        async with following(kubelet.pods_socket) as follower:
+            await follower.until({"stays", "goes"})
+            await follower.until({"stays"})
 
 
 async def test_waits_for_a_kubelet_that_is_starting(tmp_path: Path) -> None:
