@@ -73,7 +73,7 @@ class EngineRecorder:
         if scheduler is not None:
             gauges = (
                 scheduler.num_running_reqs,
-                scheduler.num_waiting_reqs + scheduler.num_skipped_waiting_reqs,
+                scheduler.num_waiting_reqs + getattr(scheduler, "num_skipped_waiting_reqs", 0),
                 scheduler.kv_cache_usage,
             )
             prefix = scheduler.prefix_cache_stats
@@ -123,10 +123,7 @@ class EngineRecorder:
             self._gauge("kv_cache_usage", lambda: _first(scheduler, "kv_cache_usage", "gpu_cache_usage"))
             self._counter("prefix_queries", lambda: scheduler.prefix_cache_stats.queries)
             self._counter("prefix_hits", lambda: scheduler.prefix_cache_stats.hits)
-            try:
-                self._record_adapters(scheduler.running_lora_adapters, scheduler.waiting_lora_adapters)
-            except Exception:
-                self._miss("adapters")
+        self._adapters_tolerantly(scheduler, iteration)
         if iteration is not None:
             self._counter("steps", lambda: 1)
             self._counter("generation_tokens", lambda: iteration.num_generation_tokens)
@@ -141,6 +138,18 @@ class EngineRecorder:
         if len(self._missing) > known:
             self._warn(", ".join(sorted(self._missing)))
         self._cell.publish(self._observed_ns)
+
+    def _adapters_tolerantly(self, scheduler: Any, iteration: Any) -> None:
+        """Take the adapters from whichever statistics have them: the iteration's until 0.11, the scheduler's since."""
+        for stats in (scheduler, iteration):
+            if hasattr(stats, "running_lora_adapters"):
+                try:
+                    self._record_adapters(stats.running_lora_adapters, stats.waiting_lora_adapters)
+                except Exception:
+                    self._missing.add("adapters")
+                return
+        if scheduler is not None and iteration is not None:
+            self._missing.add("adapters")
 
     def sleep(self, level: int) -> None:
         """Say that the engine sleeps at `level`, or is awake (0)."""
@@ -164,7 +173,7 @@ class EngineRecorder:
         try:
             value = float(read())
         except Exception:
-            self._miss(name)
+            self._missing.add(name)
             self._cell.set(name, None)
         else:
             self._cell.set(name, value)
@@ -173,14 +182,11 @@ class EngineRecorder:
         try:
             self._totals[name] += float(read())
         except Exception:
-            self._miss(name)
+            self._missing.add(name)
             self._cell.set(name, None)
         else:
             if name not in self._missing:  # a counter that has missed a step is wrong for ever
                 self._cell.set(name, self._totals[name])
-
-    def _miss(self, name: str) -> None:
-        self._missing.add(name)
 
 
 def _first(stats: Any, *names: str) -> Any:

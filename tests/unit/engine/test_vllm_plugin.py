@@ -173,6 +173,41 @@ def test_another_shape_costs_one_line_and_what_is_missing_is_unknown(
     assert "kv_cache_usage" in caplog.text
 
 
+@dataclass
+class OldSchedulerStats:
+    """As in vLLM 0.10.2 and 0.11."""
+
+    num_running_reqs: int = 0
+    num_waiting_reqs: int = 0
+    kv_cache_usage: float = 0.0
+    prefix_cache_stats: PrefixStats = field(default_factory=PrefixStats)
+
+
+@dataclass
+class OldIterationStats(IterationStats):
+    """As in vLLM 0.10.2 and 0.11."""
+
+    running_lora_adapters: dict[str, int] = field(default_factory=dict)
+    waiting_lora_adapters: dict[str, int] = field(default_factory=dict)
+
+
+def test_the_first_releases_with_plugins(
+    plugin: ZerohopStatLogger, shm_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        iteration = OldIterationStats(7, 11, 0, [0.5], [0.1], {"a": 1}, {"b": 1})
+        plugin.record(OldSchedulerStats(3, 4, 0.25, PrefixStats(10, 6)), iteration, engine_idx=0)
+        plugin.record(None, OldIterationStats(1), engine_idx=0)
+        plugin.record(OldSchedulerStats(2, 1, 0.5), None, engine_idx=0)
+    now = state(shm_dir)
+    assert (now.fields["running"], now.fields["waiting"], now.fields["kv_cache_usage"]) == (2, 1, 0.5)
+    assert (now.fields["generation_tokens"], now.fields["prompt_tokens"], now.fields["steps"]) == (16, 22, 4)
+    assert (now.fields["prefix_queries"], now.fields["ttft_count"], now.fields["itl_count"]) == (20, 2, 2)
+    plugin.record(OldSchedulerStats(), OldIterationStats(1, 0, 0, [], [], {"a": 1}, {"b": 1}))
+    assert (state(shm_dir).text["running"], state(shm_dir).text["waiting"]) == (["a"], ["b"])
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("stats", [3, "x", object(), {"num_running_reqs": 1}])
 def test_nonsense_never_raises(plugin: ZerohopStatLogger, stats: object, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(5):
