@@ -15,14 +15,6 @@ from zerohop_process.log import OncePerChange
 _log = log.get("discovery")
 
 
-def find_socket(asked: Path | None) -> Path | None:
-    """The Pods API socket: the one that was asked for, else the first of the known places where one exists."""
-    for path in (asked,) if asked is not None else kubelet.POD_SOCKETS:
-        if path.is_socket():
-            return path
-    return None
-
-
 class KubeletPods:
     """Follows the kubelet's pods; `objects` is by uid, as a `Reflector`'s."""
 

@@ -6,6 +6,8 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zerohop_agent.discovery import candidates, customs, resources, verdicts
 from zerohop_agent.discovery.client import ApiClient, ApiStatus, ApiUnreachable, load_config
@@ -15,12 +17,17 @@ from zerohop_agent.discovery.lease import Lease
 from zerohop_agent.discovery.pods import Pod, pod_from_json
 from zerohop_agent.discovery.reflector import Counters, Reflector, ResourceGone
 from zerohop_agent.discovery.resources import Resource, Role
-from zerohop_agent.discovery.settings import DiscoverySettings
+from zerohop_agent.discovery.settings import KUBELET_PODS_SOCKETS, DiscoverySettings, find_pods_socket
 from zerohop_agent.discovery.status import StatusWriter
 from zerohop_agent.endpoints import EndpointSet
 from zerohop_process import log
 from zerohop_process.errors import ConfigError
 from zerohop_process.log import OncePerChange, event
+
+if TYPE_CHECKING:
+    from zerohop_agent.discovery.kubelet import KubeletPods
+
+    Source = Reflector[Custom] | Reflector[Pod] | KubeletPods
 
 _log = log.get("discovery")
 
@@ -58,7 +65,7 @@ class Discovery:
         self.applied = 0
         self._apply = apply
         self._pods: Mapping[str, Pod] | None = None
-        self._kubelet: object | None = None
+        self._kubelet: KubeletPods | None = None
         self._changed = asyncio.Event()
         self._said = OncePerChange()
         self._tasks: dict[tuple[Resource, str | None], asyncio.Task[None]] = {}
@@ -69,6 +76,7 @@ class Discovery:
 
     async def run(self) -> None:
         """Watches and applies until cancelled. Raises: ConfigError when there is nothing to watch with."""
+        self._prepare()
         try:
             async with asyncio.TaskGroup() as group:
                 self._start(group)
@@ -81,9 +89,9 @@ class Discovery:
         """How old and how large each source is, by its name."""
         now = self.clock.monotonic()
         found: dict[str, SourceState] = {}
-        sources = [(_name(key), value) for key, value in list(self.reflectors.items())]
+        sources: list[tuple[str, Source]] = [(_name(key), value) for key, value in list(self.reflectors.items())]
         if self._kubelet is not None:
-            sources.append(("kubelet", self._kubelet))  # type: ignore[arg-type]
+            sources.append(("kubelet", self._kubelet))
         for name, source in sources:
             age_s = None if source.synced_at is None else now - source.synced_at
             found[name] = SourceState(age_s, len(source.objects), source.trouble)
@@ -95,58 +103,53 @@ class Discovery:
 
     # Starting.
 
-    def _start(self, group: asyncio.TaskGroup) -> None:
-        from_kubelet = self._start_kubelet(group)
+    def _prepare(self) -> None:
+        """Decides on the sources, before anything runs. Raises: ConfigError when one of them cannot be used."""
         settings = self.settings
-        needs_api = not from_kubelet or settings.static_pool is None or settings.scope == "pool"
-        if not needs_api:
-            return
+        socket = self._pods_socket()
+        if socket is not None:
+            # Imported here: grpc is 20 MB that only this source needs.
+            from zerohop_agent.discovery.kubelet import KubeletPods
+
+            self._kubelet = KubeletPods(socket, self.clock, self._changed.set)
+            self._pods = self._kubelet.objects
+            event(_log, "info", "pods come from the kubelet", socket=str(socket))
+            if settings.static_pool is not None:
+                # Pods from the kubelet and a pool from flags: nothing to ask an API server.
+                self.client = None
+                return
         if self.client is None:
-            try:
-                self.client = ApiClient(load_config(settings.kubeconfig))
-            except ConfigError:
-                if from_kubelet and settings.static_pool is not None:
-                    return
-                raise
-        if not from_kubelet:
+            self.client = ApiClient(load_config(settings.kubeconfig))
+
+    def _pods_socket(self) -> Path | None:
+        """The kubelet's socket, if pods come from it."""
+        settings = self.settings
+        if settings.source not in ("auto", "kubelet") or settings.scope == "pool":
+            return None
+        socket = find_pods_socket(settings.kubelet_socket)
+        if socket is None and settings.source == "kubelet":
+            asked = settings.kubelet_socket or KUBELET_PODS_SOCKETS[0]
+            raise ConfigError(
+                f"--discovery kubelet: there is no socket {asked}; mount its directory, or use --discovery api "
+                "(the Pods API is on by default from Kubernetes 1.37)"
+            )
+        return socket
+
+    def _start(self, group: asyncio.TaskGroup) -> None:
+        if self._kubelet is not None:
+            group.create_task(self._kubelet.run())
+        client, settings = self.client, self.settings
+        if client is None:
+            return
+        if self._kubelet is None:
             for namespace in self._namespaces():
                 self._reflect(group, resources.PODS, namespace)
         group.create_task(self._follow_resources(group))
         if settings.write_status:
             identity = settings.identity or f"zerohop_{random.getrandbits(48):012x}"
-            lease = Lease(self.client, self.clock, settings.lease_namespace, settings.lease_name, identity)
-            self.status_writer = StatusWriter(
-                self.client, self.clock, lease, self._wanted_statuses, settings.status_idle_s
-            )
+            lease = Lease(client, self.clock, settings.lease_namespace, settings.lease_name, identity)
+            self.status_writer = StatusWriter(client, self.clock, lease, self._wanted_statuses, settings.status_idle_s)
             group.create_task(self.status_writer.run())
-
-    def _start_kubelet(self, group: asyncio.TaskGroup) -> bool:
-        """True when pods come from the kubelet."""
-        settings = self.settings
-        if settings.source not in ("auto", "kubelet") or settings.scope == "pool":
-            if settings.source == "kubelet":
-                raise ConfigError(
-                    "--discovery kubelet knows the pods of this node only; --scope pool needs --discovery api"
-                )
-            return False
-        # Imported here: grpc is 20 MB that only this source needs.
-        from zerohop_agent.discovery.kubelet import KubeletPods, find_socket
-
-        socket = find_socket(settings.kubelet_socket)
-        if socket is None:
-            if settings.source == "auto":
-                return False
-            asked = settings.kubelet_socket or "/var/lib/kubelet/pods-api/pods-api.sock"
-            raise ConfigError(
-                f"--discovery kubelet: there is no socket {asked}; mount its directory, or use --discovery api "
-                "(the Pods API is on by default from Kubernetes 1.37)"
-            )
-        source = KubeletPods(socket, self.clock, self._changed.set)
-        self._pods = source.objects
-        self._kubelet = source
-        group.create_task(source.run())
-        event(_log, "info", "pods come from the kubelet", socket=str(socket))
-        return True
 
     def _api(self) -> ApiClient:
         if self.client is None:
@@ -287,7 +290,7 @@ class Discovery:
     def _can_speak(self) -> bool:
         """False until pods and pools were seen once: an empty set would clear what a restarted agent still has."""
         if self._kubelet is not None:
-            if getattr(self._kubelet, "synced_at", None) is None:
+            if self._kubelet.synced_at is None:
                 return False
         elif any(source.synced_at is None for key, source in self.reflectors.items() if key[0].role is Role.PODS):
             return False

@@ -15,6 +15,11 @@ from zerohop_process.units import duration
 Source = Literal["off", "auto", "kubelet", "api"]
 Scope = Literal["node", "pool"]
 
+#: Where the kubelet serves its Pods API (KEP-4188): since 1.37, and in the alpha of 1.35.
+KUBELET_PODS_SOCKETS = (
+    Path("/var/lib/kubelet/pods-api/pods-api.sock"),
+    Path("/var/lib/kubelet/pods/kubelet.sock"),
+)
 #: An InferencePool holds at most 8 target ports.
 MOST_TARGET_PORTS = 8
 _LABEL_TERM = re.compile(r"^([A-Za-z0-9./_-]+)=([A-Za-z0-9._-]*)$")
@@ -80,6 +85,14 @@ class DiscoverySettings:
     def watches_namespace(self, namespace: str) -> bool:
         """True when objects of `namespace` are of interest."""
         return not self.namespaces or namespace in self.namespaces
+
+
+def find_pods_socket(asked: Path | None) -> Path | None:
+    """The Pods API socket: the one that was asked for, else the first of the known places where one exists."""
+    for path in (asked,) if asked is not None else KUBELET_PODS_SOCKETS:
+        if path.is_socket():
+            return path
+    return None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -190,6 +203,8 @@ def from_arguments(args: argparse.Namespace) -> DiscoverySettings:
         raise ConfigError(
             "--discovery: this node's name is unknown; pass --node-name, or set NODE_NAME from spec.nodeName"
         )
+    if args.discovery == "kubelet" and args.scope == "pool":
+        raise ConfigError("--discovery kubelet knows the pods of this node only; --scope pool needs --discovery api")
     if args.model_server_port is not None and not 1 <= args.model_server_port <= 65535:
         raise ConfigError(f"--model-server-port: {args.model_server_port} is not a port (1 to 65535)")
     pod_namespace = os.environ.get("POD_NAMESPACE", "")

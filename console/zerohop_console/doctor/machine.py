@@ -71,7 +71,7 @@ def check_nvml(python: str = sys.executable) -> Iterator[Finding]:
 
 async def check_kubelet(pod_resources: Path | None, pods_api: Path | None) -> AsyncIterator[Finding]:
     """Findings about the kubelet's sockets; None: the usual places."""
-    from zerohop_agent.discovery.kubelet import find_socket
+    from zerohop_agent.discovery.settings import find_pods_socket
     from zerohop_agent.kubelet.channel import KubeletError
     from zerohop_agent.kubelet.podresources import POD_RESOURCES_SOCKET, PodResourcesClient
     from zerohop_agent.kubelet.pods import POD_SOCKETS, PodsClient
@@ -88,7 +88,7 @@ async def check_kubelet(pod_resources: Path | None, pods_api: Path | None) -> As
             await client.close()
     else:
         yield skip("kubelet", f"no PodResources socket at {resources_socket}: which pod holds which GPU stays unknown")
-    pods_socket = find_socket(pods_api)
+    pods_socket = find_pods_socket(pods_api)
     if pods_socket is None:
         where = pods_api or POD_SOCKETS[0]
         yield skip(
