@@ -27,7 +27,8 @@ def absent(labels: Objects) -> Mask:
 
 
 def _both(endpoints: Endpoints) -> Floats:
-    return endpoints.column("waiting") + endpoints.column("running")
+    # fmax takes the 0 where running is NaN: some engines report their queue alone.
+    return endpoints.column("waiting") + np.fmax(endpoints.column("running"), 0.0)
 
 
 class Endpoints:
@@ -149,7 +150,7 @@ class Endpoints:
 
     @property
     def requests(self) -> Floats:
-        """Requests at the endpoint: waiting + running + picks since, each pick counted once."""
+        """Requests at the endpoint: waiting + running + picks since, each pick once; unknown where waiting is."""
         moving = self._current()
         values = moving.get("requests")
         if values is None:

@@ -117,6 +117,8 @@ def test_sticky_prefix_lets_go_of_a_busy_endpoint(matched: list[int], waiting: l
     made = endpoints(3, waiting=waiting, running=[0, 0, 0])
     assert kept("sticky-prefix-filter", "", made, request(made, matched=matched, blocks=10)) == expected
     assert kept("sticky-prefix-filter", "", made, request(made)) == [0, 1, 2]
+    queue_alone = endpoints(3, waiting=waiting)
+    assert kept("sticky-prefix-filter", "", queue_alone, request(queue_alone, matched=matched, blocks=10)) == expected
 
 
 def test_lora_affinity_keeps_holders_then_those_with_room() -> None:
