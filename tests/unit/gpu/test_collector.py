@@ -56,6 +56,7 @@ class View:
     def __init__(self) -> None:
         self.gpus = Rows()
         self.boards: list[dict[str, Any]] = []
+        self.times_told = 0
         self.conditions: dict[str, Any] = {}
 
     @property
@@ -64,6 +65,7 @@ class View:
 
     def set_gpus(self, gpus: Sequence[Mapping[str, Any]]) -> None:
         self.boards = [dict(gpu) for gpu in gpus]
+        self.times_told += 1
 
     def set_gpu_conditions(self, conditions: Mapping[str, Any]) -> None:
         self.conditions = dict(conditions)
@@ -432,6 +434,7 @@ async def test_a_child_that_is_killed_is_replaced(boards: Boards) -> None:
         os.kill(node.child, signal.SIGKILL)
         await node.until(lambda: "ended without a word" in node.error)
         await node.read()
+        assert node.view.times_told == 1, "the boards are the same"
 
 
 async def test_an_agent_that_was_held_up_itself_blames_nobody(boards: Boards) -> None:

@@ -121,6 +121,7 @@ class GpuCollector:
         self._process = NvmlProcess(self.settings, self._hear)
         self._rows: list[GpuRow] = []
         self._boards_changed = False
+        self._told: list[dict[str, Any]] = []
         self._session_broken = False
         self._left_over = 0
         self._looked_ns = 0
@@ -222,7 +223,10 @@ class GpuCollector:
                 row.reading = None
         if self._boards_changed:
             self._boards_changed = False
-            view.set_gpus([row.board.as_map() for row in self._rows[: self._capacity]])
+            boards = self.boards[: self._capacity]
+            if boards != self._told:  # a session that finds the same boards must not make readers decode names again
+                self._told = boards
+                view.set_gpus(boards)
         for number, row in enumerate(self._rows[: self._capacity]):
             _write_row(view, number, row)
         self._assess(view, now_ns)
