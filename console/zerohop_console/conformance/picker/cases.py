@@ -492,6 +492,20 @@ RESPONSES = (
         (c.picked, c.response_echoed),
     ),
     Case(
+        "response/crosses-a-large-body",
+        OURS,
+        "An answer that comes while a large body is on its way back is passed on whole.",
+        "seen with Envoy 1.40: a picker that leaves then makes it forward an empty body",
+        (
+            RequestHeaders(response_mode=Mode.FULL_DUPLEX_STREAMED),
+            *_cut(_BIG, 32_768),
+            ResponseHeaders(413),
+            ResponseBody(b"too long", end=True),
+            Wait(Until.RESPONSE_BODY),
+        ),
+        (c.picked, c.response_echoed),
+    ),
+    Case(
         "response/before-the-request-ends",
         OURS,
         "An answer that comes before the request's body ended is passed on: it may be the gateway's own 504.",
