@@ -181,4 +181,4 @@ def usable(watch: NodeWatch) -> list[str]:
 
 def _plot(servers: list[Server]) -> str:
     slow = [server.name for server in servers if server.role == "slow"]
-    return f"{', '.join(slow)} is three times slower" if slow else "the last one is drained half-way"
+    return f"{', '.join(slow)} is three times slower" if slow else "the last one will be drained"

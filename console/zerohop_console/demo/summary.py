@@ -125,7 +125,7 @@ def table(summary: dict[str, Any]) -> RenderableType:
             describe(endpoint),
             str(endpoint["picks"]),
             f"{share:.1%}",
-            "█" * round(share * 30),
+            "█" * round(share * 24),
         )
     latency, age, first = summary["latency_ms"], summary["age_at_decision_ms"], summary["time_to_first_byte_ms"]
     lines = [
@@ -145,7 +145,7 @@ def describe(endpoint: dict[str, Any]) -> str:
         return "was three times slower"
     if endpoint["role"] == "drained":
         after = endpoint["served_after_drain"]
-        return "was drained past half-way" + ("" if after is None else f" ({after} after that)")
+        return "was drained past half-way" + ("" if after is None else f", then {after}")
     return "ran at full speed"
 
 
