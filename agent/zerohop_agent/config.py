@@ -295,7 +295,8 @@ def _read_file(path: Path, options: Mapping[str, _Option]) -> tuple[dict[str, An
 
 
 def _metrics_address(text: str) -> Address | None:
-    return None if text in ("off", "") else Address.parse(text, "--metrics-address", default_host="0.0.0.0")
+    everywhere = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
+    return None if text in ("off", "") else Address.parse(text, "--metrics-address", default_host=everywhere)
 
 
 def _mode(text: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import socket
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,11 @@ from zerohop_picker import compat
 from zerohop_picker.config import PickerConfig, add_arguments, from_arguments
 from zerohop_process.address import Address, Listen
 from zerohop_process.errors import ConfigError
+
+
+def everywhere(port: int) -> str:
+    """What `:PORT` means: every address, of both families where the machine has both."""
+    return f"[::]:{port}" if socket.has_dualstack_ipv6() else f"0.0.0.0:{port}"
 
 
 def picker(words: list[str]) -> PickerConfig:
@@ -53,10 +59,10 @@ BENCHMARK = [
 
 def test_conformance_arguments() -> None:
     config = picker(CONFORMANCE)
-    assert [str(entry.listen) for entry in config.pool] == ["0.0.0.0:9002"]
+    assert [entry.listen for entry in config.pool] == [Listen.parse(everywhere(9002))]
     assert config.pool[0].pool == "gateway-conformance-app-backend/primary-inference-pool"
-    assert config.health_address == Address("0.0.0.0", 9003)
-    assert config.metrics_address == Address("0.0.0.0", 9090)
+    assert config.health_address == Address.parse(everywhere(9003))
+    assert config.metrics_address == Address.parse(everywhere(9090))
     assert config.secure_serving
     assert config.log_format == "json"
     settings = agent(CONFORMANCE)
@@ -80,7 +86,7 @@ def test_benchmark_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not config.secure_serving
     assert config.pool[0].pool == "default/bench-pool"
     assert config.max_request_bytes == 10 * 1024 * 1024
-    assert config.metrics_address == Address("0.0.0.0", 9190)
+    assert config.metrics_address == Address.parse(everywhere(9190))
 
 
 def test_selector_instead_of_a_pool() -> None:
@@ -114,7 +120,7 @@ def test_ours_and_theirs_together() -> None:
     config = picker(["--listen", "unix:/run/x.sock", "--grpc-health-port", "1", "--workers", "2", "--shm-dir", "/x"])
     assert config.listen == (Listen(path="/run/x.sock"),)
     assert not config.pool
-    assert config.health_address == Address("0.0.0.0", 1)
+    assert config.health_address == Address.parse(everywhere(1))
     assert config.workers == 2
 
 
