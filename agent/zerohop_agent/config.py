@@ -295,8 +295,10 @@ def _read_file(path: Path, options: Mapping[str, _Option]) -> tuple[dict[str, An
 
 
 def _metrics_address(text: str) -> Address | None:
-    everywhere = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
-    return None if text in ("off", "") else Address.parse(text, "--metrics-address", default_host=everywhere)
+    if text.startswith(":"):
+        # Every address, of both families where the machine has both.
+        text = f"[::]{text}" if socket.has_dualstack_ipv6() else f"0.0.0.0{text}"
+    return None if text in ("off", "") else Address.parse(text, "--metrics-address")
 
 
 def _mode(text: str) -> int:

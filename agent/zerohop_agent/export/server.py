@@ -137,6 +137,11 @@ class _Server(ThreadingHTTPServer):
 class _Server6(_Server):
     address_family = socket.AF_INET6
 
+    def server_bind(self) -> None:
+        # `[::]` means every address of both families, whatever the host's bindv6only says.
+        self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
 
 def _server_class(where: Address) -> type[_Server]:
     return _Server6 if ":" in where.host else _Server

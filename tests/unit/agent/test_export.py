@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import http.client
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -212,6 +213,18 @@ async def test_liveness_and_other_paths(served: Served) -> None:
     status, headers, body = await get(served, "/metrics", method="HEAD")
     assert (status, body) == (200, b"")
     assert int(headers["content-length"]) > 0
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this host has no IPv6")
+async def test_all_addresses_are_those_of_both_families(served: Served) -> None:
+    server = MetricsServer(Address("::", 0), served.bench.shm_dir, CollectorRegistry(), lambda: True)
+    server.start()
+    for host in ("127.0.0.1", "::1"):
+        connection = http.client.HTTPConnection(host, server.address.port, timeout=10)
+        await asyncio.to_thread(connection.request, "GET", "/healthz")
+        assert connection.getresponse().status == 200
+        connection.close()
+    await asyncio.to_thread(server.close)
 
 
 async def test_an_address_in_use_is_a_configuration_error(served: Served) -> None:
