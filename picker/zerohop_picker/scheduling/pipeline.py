@@ -217,8 +217,10 @@ def _fallbacks(eligible: Endpoints, chosen: list[int], count: int, random: Rando
     """Return up to ``count`` more rows that can serve, the least loaded first: better a cold cache than a 503."""
     count = min(count, len(eligible) - len(chosen))
     # fmin takes the limit where the load is NaN: unknown comes last, but before what is chosen already.
-    key = -np.fmin(eligible.waiting, _MOST)
-    key[np.searchsorted(eligible.rows, chosen)] = -np.inf
+    key: Floats = np.fmin(eligible.requests, _MOST)
+    np.negative(key, out=key)
+    for row in chosen:
+        key[eligible.position(row)] = -np.inf
     spare: list[int] = eligible.rows[max_score(key, count, random)].tolist()
     return spare
 

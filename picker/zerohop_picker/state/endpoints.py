@@ -76,6 +76,10 @@ class Endpoints:
         part._parent, part._mask = self, mask
         return part
 
+    def position(self, row: int) -> int:
+        """Return where ``row``, one of the candidates, stands among them."""
+        return row - self._at.start if isinstance(self._at, slice) else int(np.searchsorted(self.rows, row))
+
     def at(self, now_ns: int) -> None:
         """Judge ages by ``now_ns`` from now on."""
         self._now_ns = now_ns

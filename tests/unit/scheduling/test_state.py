@@ -218,22 +218,22 @@ def test_the_directory_is_bounded_and_capacity_follows_the_kv_geometry(world: Wo
     world.publish()
     scheduler = world.scheduler()
     directory: PrefixDirectory = scheduler._prefixes._directory  # type: ignore[union-attr,assignment]
-    for number in range(200):
+    for number in range(80):
         world.pick(scheduler, chat(f"{number} " * 3000))
     seen = scheduler._latest.view(world.now_ns)
     assert seen is not None
-    for number, expected in ((0, False), (199, True)):
+    for number, expected in ((0, False), (79, True)):
         lookup = scheduler._prefixes.look_up(chat(f"{number} " * 3000), "m", seen)  # type: ignore[union-attr]
         assert lookup is not None
         assert bool(lookup.matched.max()) is expected
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    for number in range(600):
+    for number in range(160):
         world.pick(scheduler, chat(f"again {number} " * 3000))
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert directory.stats().entries <= directory.stats().capacity
-    assert grown < 200_000
+    assert grown < 100_000
 
 
 SESSION = (PROFILES / "session.yaml").read_text()
