@@ -107,3 +107,34 @@ async def test_every_pair_of_modes(run: Processes, tmp_path: Path, response: str
             assert envoy.stat("ext_proc.streams_failed") == 0
             assert envoy.stat("ext_proc.spurious_msgs_received") == 0
             assert "error" not in picker.stop()
+
+
+@pytest.mark.parametrize("response", ["skip", "observe"])
+async def test_a_body_that_is_asked_for_comes(run: Processes, tmp_path: Path, response: str) -> None:
+    """Envoy shows headers alone and allows mode_override: the picker sees the bodies that it needs, and no others."""
+
+    def allow(config: dict[str, Any]) -> None:
+        manager = config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
+        ext_proc = next(f for f in manager["http_filters"] if f["name"].endswith("ext_proc"))["typed_config"]
+        ext_proc["failure_mode_allow"] = False
+        ext_proc["allow_mode_override"] = True
+        ext_proc["processing_mode"] = {"request_header_mode": "SEND", "response_header_mode": "SEND"}
+
+    async with backends(1) as (server,):
+        server.events = EVENTS
+        with Fleet(tmp_path / "shm", ["{}:{}".format(*server.address)]):
+            socket = str(tmp_path / "p.sock")
+            flags = ("--health-checking", "--ask-for-body", f"--response={response}")
+            run.zerohop("picker", "--shm-dir", tmp_path / "shm", "--listen", f"unix:{socket}", *flags)
+            envoy = start_envoy(run, tmp_path, "body", picker=[socket], servers=[server.address], change=allow)
+            await ready(envoy, workers=1, servers=1)
+            async with Client(envoy) as client:
+                assert (await client.get("/v1/models")).status == 200
+                assert (await client.post("/tokenize", b"{")).status == 200
+                reply = await client.post("/v1/chat/completions", SMALL, {"x-llm-d-model-name-rewrite": "other"})
+                assert (reply.status, server.served[-1].body) == (200, SMALL.replace(b'"m"', b'"other"'))
+                assert server.served[-1].headers["x-gateway-destination-endpoint"] == "{}:{}".format(*server.address)
+                assert (await client.post("/sse", SMALL)).body == b"".join(EVENTS)
+                assert (await client.post("/v1/chat/completions", b"{")).status == 400, "the body was seen"
+            assert envoy.stat("ext_proc.spurious_msgs_received") == 0
+            assert envoy.stat("ext_proc.streams_failed") == 0
