@@ -22,7 +22,7 @@ from zerohop_agent.signals import Signals, SourceError
 from zerohop_snapshot.layout import UnhealthyReason as R
 
 MS = 1_000_000
-SETTINGS = ModelServerSettings(scrape_interval_ns=5 * MS, timeout_ns=300 * MS, multi_process_interval_ns=400 * MS)
+SETTINGS = ModelServerSettings(scrape_interval_ns=5 * MS, timeout_ns=5000 * MS, multi_process_interval_ns=400 * MS)
 PAGE = (
     'process_start_time_seconds 1.7e9\nvllm:num_requests_waiting{engine="0"} 3\n'
     'vllm:num_requests_running{engine="0"} 4\nvllm:kv_cache_usage_perc 0.5\nvllm:generation_tokens_total 9\n'
@@ -125,7 +125,8 @@ async def test_the_page_is_asked_for_as_text() -> None:
 async def test_failures_are_named_and_end(change: dict[str, object], reason: R, word: str) -> None:
     good = ModelServer()
     model_server = replace(good, **change)  # type: ignore[arg-type]
-    async with raw_server(model_server.answer) as server, reading(server) as (_, seen):
+    settings = replace(SETTINGS, timeout_ns=300 * MS) if model_server.hangs else SETTINGS
+    async with raw_server(model_server.answer) as server, reading(server, settings) as (_, seen):
         await eventually_async(lambda: seen.errors)
         assert seen.errors[0].reason is reason
         assert word in seen.errors[0].detail
