@@ -209,3 +209,19 @@ def test_the_reader_of_the_boards_ends_with_an_agent_that_is_killed(tmp_path: Pa
     boards.hang("*")
     agent.kill()
     eventually(lambda: not Path(f"/proc/{child}").exists())
+
+
+def test_an_agent_that_lost_its_devices_for_good_ends_so_that_its_container_is_made_anew(
+    tmp_path: Path, run: Processes
+) -> None:
+    boards = Boards(tmp_path, count=1)
+    boards.driver(init=999)
+    config = tmp_path / "agent.yaml"
+    config.write_text('{"gpu": {"exit_after_unknown_errors": 2, "retry": "50ms"}}')
+    agent = run.start(
+        *zerohop_command("agent", "--config", config, "--shm-dir", tmp_path / "shm", "--metrics-address", "off"),
+        env=boards.environment(),
+    )
+    assert agent.wait(20) == 1
+    assert "lost its access to the GPU devices" in agent.log
+    assert "Traceback" not in agent.log
