@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from zerohop_agent.discovery.settings import DiscoverySettings, add_arguments, from_arguments
 from zerohop_agent.endpoints import EndpointSet
+from zerohop_process.errors import ConfigError
 
 __all__ = ["DiscoverySettings", "add_arguments", "from_arguments", "run"]
 
@@ -24,11 +25,16 @@ async def run(
 
     `register` is given a collector of metrics about discovery itself.
 
-    Raises: ConfigError when the kubeconfig or the service account cannot be used.
+    Raises: ConfigError when the kubeconfig or the service account cannot be used, or a package is missing.
     """
     # Imported here: an agent without Kubernetes should not pay for the client's memory.
-    from zerohop_agent.discovery.metrics import DiscoveryMetrics
-    from zerohop_agent.discovery.session import Discovery
+    try:
+        from zerohop_agent.discovery.metrics import DiscoveryMetrics
+        from zerohop_agent.discovery.session import Discovery
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"--discovery needs the Python package {error.name!r}; run: pip install 'zerohop[kubernetes]'"
+        ) from None
 
     session = Discovery(settings, apply)
     if register is not None:

@@ -73,8 +73,13 @@ def _findings(args: argparse.Namespace, wanted: Iterable[str]) -> Iterator[Findi
 
 def _cluster(args: argparse.Namespace) -> list[Finding]:
     from zerohop_agent.discovery.settings import from_arguments
-    from zerohop_console.doctor import cluster, machine
+    from zerohop_console.doctor import machine
+    from zerohop_console.doctor.finding import skip
 
+    try:
+        from zerohop_console.doctor import cluster
+    except ModuleNotFoundError as error:
+        return [skip("api", f"the Python package {error.name!r} is missing; run: pip install 'zerohop[kubernetes]'")]
     # A doctor looks at the whole pool unless it is told a node.
     args.scope = "node" if args.node_name else "pool"
     found = cluster.Cluster(from_arguments(args))

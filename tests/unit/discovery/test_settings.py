@@ -81,5 +81,19 @@ def test_discovery_through_the_api_server_does_not_load_grpc() -> None:
     assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("command", "code"), [("agent --discovery api --node-name n", 2), ("doctor --only cluster", 0)]
+)
+def test_without_lightkube_there_is_one_line(command: str, code: int, tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['lightkube'] = None; from zerohop_console.main import main; "
+        f"sys.exit(main({command.split()!r} + ['--shm-dir', {str(tmp_path / 'shm')!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == code, done.stderr
+    assert "pip install 'zerohop[kubernetes]'" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_both_parts_look_for_the_kubelet_in_the_same_places() -> None:
     assert KUBELET_PODS_SOCKETS == POD_SOCKETS
