@@ -19,7 +19,8 @@ from zerohop_picker.state.view import Floats, View
 
 #: Picks older than this are in the gauges, or the gauges are past their bound: nothing looks further back.
 HORIZON_NS: Final = 5_000_000_000
-#: Weight of one more pick in the running mean of prompt sizes.
+#: A prompt's size before any was seen, and the least weight of one more in the running mean.
+_FIRST_MEAN_TOKENS: Final = 512.0
 _MEAN_WEIGHT: Final = 1 / 64
 _FEW: Final = 50
 
@@ -58,7 +59,8 @@ class Loads:
         self.picks: Floats = np.zeros(0)
         self.picked_tokens: Floats = np.zeros(0)
         #: Running mean of prompt tokens per pick.
-        self.mean_tokens = 0.0
+        self.mean_tokens = _FIRST_MEAN_TOKENS
+        self._measured = 0
         self._logs: Sequence[PickLog] = ()
         self._heads: list[int] = []
         self._starts: list[int] = []
@@ -181,7 +183,8 @@ class Loads:
             at = index % size
             row, tokens, ns = int(log.row[at]), int(log.tokens[at]), int(log.ns[at])
             if measure and tokens:
-                self.mean_tokens += (tokens - self.mean_tokens) * (_MEAN_WEIGHT if self.mean_tokens else 1.0)
+                self._measured += 1
+                self.mean_tokens += (tokens - self.mean_tokens) * max(_MEAN_WEIGHT, 1.0 / self._measured)
             if row < count and ns > floor and ns > int(observed[row]):
                 picks[row] += 1.0
                 self.picked_tokens[row] += tokens

@@ -45,6 +45,12 @@ def test_select_lower_queue_and_kv_cache(world: World) -> None:
         assert world.pick(world.scheduler(config, worker=str(len(config)))) == "pod-1"
 
 
+@pytest.mark.parametrize("path", sorted(PROFILES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_profile_that_ships_takes_the_idle_pod(world: World, path: Path) -> None:
+    gie_pods(world, (3, 0.2, ""), (0, 0.1, ""), (10, 0.2, ""))
+    assert world.pick(world.scheduler(path.read_text())) == "pod-1"
+
+
 def test_select_active_lora_with_low_queue(world: World) -> None:
     gie_pods(world, (0, 0.2, "foo,bar"), (0, 0.1, "foo,sql-lora"), (10, 0.2, "foo,bar"))
     assert world.pick(world.scheduler(HERMETIC), chat(model="sql-lora")) == "pod-1"

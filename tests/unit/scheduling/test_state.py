@@ -105,6 +105,22 @@ def test_a_burst_of_more_picks_than_are_counted_one_by_one() -> None:
     assert loads.picked_tokens[:3].tolist() == [155.0, 50.0, 0.0]
 
 
+def test_the_mean_prompt_follows_the_picks_and_forgets_slowly() -> None:
+    log = Log()
+    loads = Loads(Logs(log))
+    seen = view(1)
+    loads.settle(seen, NOW_NS)
+    assert loads.mean_tokens > 0  # before the first pick a waiting request counts for something, too
+    for count, expected in ((1, 100.0), (10, 100.0)):
+        for _ in range(count):
+            log.add(NOW_NS + 1, 0, 100)
+        loads.settle(seen, NOW_NS + 2)
+        assert loads.mean_tokens == pytest.approx(expected)
+    log.add(NOW_NS + 3, 0, 1000)
+    loads.settle(seen, NOW_NS + 4)
+    assert 100 < loads.mean_tokens < 200
+
+
 @pytest.mark.parametrize("newer", range(12))
 def test_the_first_pick_that_counts_is_found_wherever_it_lies(newer: int) -> None:
     log = Log()
