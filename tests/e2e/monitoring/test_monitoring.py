@@ -27,7 +27,7 @@ _QUIET = {
     "Prefix cache hit ratio": None,
     "Prefix directory": None,
 }
-_REQUESTS = 240
+_REQUESTS = 120
 
 
 @pytest.fixture(scope="module")
