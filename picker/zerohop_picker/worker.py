@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -133,6 +134,16 @@ class Worker:
         self._tasks.append(task)
 
 
+def settle_memory() -> None:
+    """Take everything that was made at start out of the garbage collector's sight, and have it look less often.
+
+    Requests leave no cycles behind, so what it finds is next to nothing; looking took 3 % of a busy worker's time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+
+
 async def serve_alone(config: PickerConfig) -> int:
     """Run one worker with its ports until SIGTERM; return the exit code. Raises: ConfigError."""
     stop = lifecycle.StopSignal()
@@ -144,6 +155,7 @@ async def serve_alone(config: PickerConfig) -> int:
 
     try:
         await worker.start()
+        settle_memory()
         addresses = await ports.listen(pages)
         lifecycle.ready("picker", listen=",".join(map(str, worker.listening)), **addresses)
         await stop.wait()
@@ -177,6 +189,7 @@ async def serve_under(config: PickerConfig, index: int, control_fd: int) -> int:
 
     try:
         await worker.start()
+        settle_memory()
         worker.health.watch(tell_health)
         tell_health()
         control.send("ready", listen=[str(where) for where in worker.listening])
