@@ -14,6 +14,7 @@ OURS = ("", "readiness", "inference-extension", "envoy.service.ext_proc.v3.Exter
     [(False, False, False), (True, False, True), (True, True, False), (False, True, False)],
 )
 def test_the_truth_table(ready: bool, draining: bool, serving: bool) -> None:
+    """LDR PR#2900, GIE#240: liveness asks whether the process answers, every other name whether it can pick."""
     state = Health()
     state.update(ready=ready, pools={"ns/a": ready, "ns/b": False}, draining=draining)
     expected = Status.SERVING if serving else Status.NOT_SERVING

@@ -36,6 +36,12 @@ def test_different_conversations_differ(one: list[Any], other: list[Any]) -> Non
     assert (prompt(CHAT, {"messages": one}) == prompt(CHAT, {"messages": other})) == (one == other)
 
 
+def test_roles_and_contents_do_not_run_into_each_other() -> None:
+    one = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
+    other = [{"role": "user", "content": ""}, {"role": "auser", "content": "b"}]
+    assert prompt(CHAT, {"messages": one}) != prompt(CHAT, {"messages": other})
+
+
 def test_text_is_the_same_as_one_text_part() -> None:
     plain = prompt(CHAT, {"messages": [{"role": "user", "content": "hi"}]})
     parts = prompt(CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]})
