@@ -84,6 +84,12 @@ def until_closed(sock: socket.socket) -> bytes:
     return heard
 
 
+def faults(served: Served) -> set[str]:
+    """Return why connections were ended."""
+    samples = next(family[5] for family in served.metrics.page() if family[0] == "connection_faults")
+    return {labels[0] for labels, _ in samples}
+
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 
 
@@ -129,6 +135,7 @@ async def test_a_flood_of_control_frames_ends_its_own_connection(served: Served,
         sock.sendall(frame * 50)
         heard = await asyncio.to_thread(until_closed, sock)
         assert h2_goaway(heard) == ngh2.ErrorCode.ENHANCE_YOUR_CALM
+        assert faults(served) == {"too many PING or SETTINGS frames"}
 
 
 async def test_a_flood_of_continuations_ends_its_own_connection(served: Served) -> None:
