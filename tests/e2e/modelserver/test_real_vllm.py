@@ -144,16 +144,16 @@ def test_at_rest_under_load_and_after(box: Box, which: str) -> None:
     eventually(lambda: box.snapshot(port)["waiting"] is not None)
     eventually(lambda: agree(box, port))
     assert box.snapshot(port)["models"] == ["tiny", "alpha", "beta"]
-    threads = load(port, 9, 250)
+    threads = load(port, 9, 600)
     eventually(lambda: box.snapshot(port)["running"] == 9, 20)
-    row = box.snapshot(port)
-    assert row["kv_cache_usage"] > 0
-    assert set(row["adapters"]["running"]) == {"alpha", "beta"}
+    assert box.snapshot(port)["kv_cache_usage"] > 0
+    # Adapters follow a little later than the gauges: they are written ten times a second.
+    eventually(lambda: set(box.snapshot(port)["adapters"]["running"]) == {"alpha", "beta"}, 5)
     ages: list[float] = []
     hold(lambda: ages.append(box.snapshot(port)["observed_age_ms"]) is None, 1.0)  # type: ignore[func-returns-value]
     assert statistics.median(ages) < (100 if which == "with_plugin" else 500)
     if which == "with_plugin":
-        assert "plugin" in row["flags"]
+        assert "plugin" in box.snapshot(port)["flags"]
     for thread in threads:
         thread.join(60)
     eventually(lambda: box.snapshot(port)["running"] == 0, 10)
