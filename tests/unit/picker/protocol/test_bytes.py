@@ -223,6 +223,17 @@ def test_headers_are_read_by_hand_as_the_runtime_reads_them(
         assert ours.ProcessingRequest.FromString(by_hand.rest).HasField("protocol_config") == config
 
 
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 300, 16_383, 16_384, 40_000])
+def test_headers_of_any_length_are_found(size: int) -> None:
+    path = "/" + "p" * size
+    headers = wire.read_request_headers(
+        request_headers(path, headers={"x-request-id": "i" * size, "user-agent": "u" * size})
+    )
+    assert headers is not None
+    assert (headers.values.get(":path"), headers.values.get("x-request-id", "")) == (path, "i" * size)
+    assert headers.values.get("content-type") == "application/json"
+
+
 @given(st.binary(max_size=200), st.booleans(), st.booleans())
 def test_a_body_is_read_by_hand_as_the_runtime_reads_it(data: bytes, end: bool, hint: bool) -> None:
     message = request_body(data, end=end, subset=["10.0.0.1:1"] if hint else None)
