@@ -1,7 +1,7 @@
 """What the protocol core asks of a scheduler, and what it gets back.
 
-The core calls `schedule` once per request, on the event loop, with everything that can be known of the request. What
-comes back is a `Decision` (an ordered list of endpoints and a ticket) or a `Refusal` (an HTTP answer). A scheduler never
+The core calls `schedule` once per request, on the event loop, with all that can be known of the request. What comes
+back is a `Decision` (an ordered list of endpoints and a ticket) or a `Refusal` (an HTTP answer). A scheduler never
 raises for anything a client or gateway sent.
 """
 
