@@ -62,7 +62,17 @@ def _wrk(port: int, connections: int, duration_s: float) -> Load:
         )
         script.flush()
         url = f"http://127.0.0.1:{port}{PATH}"
-        command = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(duration_s))}s", "-s", script.name, url]
+        command = [
+            "wrk",
+            "-t1",
+            "--timeout",
+            "10s",
+            f"-c{connections}",
+            f"-d{max(1, round(duration_s))}s",
+            "-s",
+            script.name,
+            url,
+        ]
         out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = re.search(r"RESULT (\d+) (\d+) (\d+) (\S+) (\S+)", out)
     if found is None:
