@@ -22,8 +22,6 @@ changes, and a race between two workers can at worst lose an insert or a count.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import secrets
 import struct
 import time
@@ -34,9 +32,9 @@ from typing import Any, Final
 import numpy as np
 import xxhash
 
-from .errors import SnapshotError
-from .header import HEADER_BYTES, boot_id, create_file, map_file, new_header, prepare_directory, read_header
+from .header import HEADER_BYTES
 from .prefixtable import I32, U64, WAYS, Located, PrefixTable
+from .sharedfile import open_or_create
 
 __all__ = ["DEFAULT_ENTRIES", "FILE_NAME", "PrefixDirectory", "PrefixStats"]
 
@@ -104,8 +102,13 @@ class PrefixDirectory:
         self.sets: Final = max(1, -(-entries // WAYS))
         self.endpoint_capacity: Final = endpoint_capacity
         places = self._places = _Places(self.sets, endpoint_capacity)
-        prepare_directory(shm_dir, group)
-        self._map: Any = self._open_or_create(mode, group)
+        shape = (self.sets, endpoint_capacity)
+        self._map = open_or_create(
+            self.path, KIND, VERSION, places.size,
+            specific=lambda: _SPECIFIC.pack(secrets.randbits(64), *shape, 0),
+            fits=lambda mapped: _SPECIFIC.unpack_from(mapped, 128)[1:3] == shape,
+            mode=mode, group=group,
+        )  # fmt: skip
         whole = memoryview(self._map)
         self._stats = whole[152 : 152 + 8 * len(_STATS)].cast("Q")
         self._key: int = _SPECIFIC.unpack_from(self._map, 128)[0]
@@ -114,47 +117,6 @@ class PrefixDirectory:
         self._marks = whole[places.marks : places.marks + endpoint_capacity * _MARKS * 4].cast("I")
         self._table = PrefixTable(self._map, self.sets, places.words, places.tags, places.used, places.masks)
         self._located: Located | None = None
-
-    def _open_or_create(self, mode: int, group: str | None) -> Any:
-        lock_path = self.path.with_name(FILE_NAME + ".lock")
-        try:
-            lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        except OSError as error:
-            raise SnapshotError(
-                f"{lock_path}: cannot open it ({error.strerror}); give this user write access there"
-            ) from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # held for the check and the creation only, a few milliseconds
-            mapped = self._open()
-            if mapped is None:
-                specific = _SPECIFIC.pack(secrets.randbits(64), self.sets, self.endpoint_capacity, 0)
-                content = new_header(KIND, VERSION, self._places.size, specific)
-                create_file(self.path, content, self._places.size, mode=mode, group=group)
-                mapped = map_file(self.path, write=True)[0]
-            return mapped
-        except OSError as error:
-            raise SnapshotError(f"{self.path}: cannot open it ({error.strerror})") from error
-        finally:
-            os.close(lock)
-
-    def _open(self) -> Any:
-        if not self.path.exists():
-            return None
-        try:
-            mapped, _ = map_file(self.path, write=True)
-        except ValueError:
-            return None
-        header = read_header(mapped[:HEADER_BYTES])
-        if (
-            header is not None
-            and (header.kind, header.version) == (KIND, VERSION)
-            and header.writer.boot_id == boot_id()
-            and header.file_bytes == len(mapped) == self._places.size
-            and _SPECIFIC.unpack_from(mapped, 128)[1:3] == (self.sets, self.endpoint_capacity)
-        ):
-            return mapped
-        mapped.close()
-        return None
 
     def hash_blocks(self, domain: bytes, text: bytes, block_bytes: int, limit: int = 2048) -> U64:
         """Cumulative hashes of the full blocks of `text`, at most `limit` of them; the unfilled last block is left out.

@@ -9,16 +9,14 @@ torn entry is not found rather than wrong.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
 import secrets
 import struct
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from .errors import SnapshotError
-from .header import HEADER_BYTES, boot_id, create_file, map_file, new_header, prepare_directory, read_header
+from .header import HEADER_BYTES
+from .sharedfile import open_or_create
 
 __all__ = ["SessionTable"]
 
@@ -45,47 +43,13 @@ class SessionTable:
     def __init__(self, shm_dir: Path, *, slots: int = 65_536, mode: int = 0o640, group: str | None = None) -> None:
         self.path: Final = shm_dir / FILE_NAME
         self._sets: Final = max(1, -(-slots // WAYS))
-        self._size: Final = HEADER_BYTES + self._sets * _SET_BYTES
-        prepare_directory(shm_dir, group)
-        lock_path = self.path.with_name(FILE_NAME + ".lock")
-        try:
-            lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        except OSError as error:
-            raise SnapshotError(
-                f"{lock_path}: cannot open it ({error.strerror}); give this user write access there"
-            ) from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            self._map: Any = self._open() or self._create(mode, group)
-        except OSError as error:
-            raise SnapshotError(f"{self.path}: cannot open it ({error.strerror})") from error
-        finally:
-            os.close(lock)
+        self._map = open_or_create(
+            self.path, KIND, VERSION, HEADER_BYTES + self._sets * _SET_BYTES,
+            specific=lambda: _SPECIFIC.pack(self._sets, secrets.token_bytes(16)),
+            fits=lambda mapped: bool(_SPECIFIC.unpack_from(mapped, 128)[0] == self._sets),
+            mode=mode, group=group,
+        )  # fmt: skip
         self._key: bytes = _SPECIFIC.unpack_from(self._map, 128)[1]
-
-    def _create(self, mode: int, group: str | None) -> Any:
-        specific = _SPECIFIC.pack(self._sets, secrets.token_bytes(16))
-        create_file(self.path, new_header(KIND, VERSION, self._size, specific), self._size, mode=mode, group=group)
-        return map_file(self.path, write=True)[0]
-
-    def _open(self) -> Any:
-        if not self.path.exists():
-            return None
-        try:
-            mapped, _ = map_file(self.path, write=True)
-        except ValueError:
-            return None
-        header = read_header(mapped[:HEADER_BYTES])
-        if (
-            header is not None
-            and (header.kind, header.version) == (KIND, VERSION)
-            and header.writer.boot_id == boot_id()
-            and header.file_bytes == len(mapped) == self._size
-            and _SPECIFIC.unpack_from(mapped, 128)[0] == self._sets
-        ):
-            return mapped
-        mapped.close()
-        return None
 
     def get(self, key: bytes, now_ns: int) -> tuple[int, int] | None:
         """(row, generation) of the session's endpoint; None when there is none or it has expired."""

@@ -95,7 +95,7 @@ def _mutated(message: bytes, rng: random.Random) -> bytes:
     return bytes(data)
 
 
-@pytest.mark.slow
+@pytest.mark.fuzz
 @pytest.mark.timeout(150)
 def test_mutated_messages_for_a_minute() -> None:
     """60 s (or ZEROHOP_FUZZ_SECONDS) of damaged messages; the seed is in the failure's message."""
