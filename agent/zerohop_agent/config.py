@@ -20,6 +20,7 @@ from zerohop_agent.modelserver.mapping import EngineMapping
 from zerohop_agent.modelserver.mapping_file import read_mappings
 from zerohop_process.address import Address, address
 from zerohop_process.errors import ConfigError, reason
+from zerohop_process.spelling import as_known
 from zerohop_process.strict import Node, did_you_mean, load_yaml
 from zerohop_process.units import duration, duration_text, size, size_text
 
@@ -282,7 +283,7 @@ def _read_file(path: Path, options: Mapping[str, _Option]) -> tuple[dict[str, An
         raise ConfigError(f"--config: {path}: is not UTF-8 text") from None
     values: dict[str, Any] = {}
     sections: dict[str, Node] = {}
-    for name, node in load_yaml(text, str(path)).members().items():
+    for name, node in as_known(load_yaml(text, str(path)), options).members().items():
         if name in _SECTIONS and (name not in options or isinstance(node.value, dict)):
             sections[name] = node
         elif name in options:

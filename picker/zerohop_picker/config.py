@@ -8,12 +8,13 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from zerohop_picker.fronts.sockets import SocketAccess
 from zerohop_process import strict
 from zerohop_process.address import Address, Listen
 from zerohop_process.errors import ConfigError, reason
+from zerohop_process.spelling import as_known
 from zerohop_process.units import duration_ns, size_bytes
 
 Read = Callable[[str, str], Any]  # (text, place) -> value; raises ConfigError
@@ -239,7 +240,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 def read_text(text: str, source: str) -> dict[str, Any]:
     """Return the settings in YAML `text`. Raises: ConfigError."""
-    fields = strict.Fields(strict.load_yaml(text, source), source)
+    fields = strict.Fields(as_known(strict.load_yaml(text, source), [option.flag for option in OPTIONS]), source)
     values: dict[str, Any] = {}
     for option in OPTIONS:
         if fields.has(option.flag):
@@ -263,7 +264,7 @@ def _reader(option: Option) -> Callable[[strict.Node], Any]:
         return option.read(str(value), node.place)
 
     if option.many:
-        return lambda node: tuple(cast("Sequence[Any]", strict.list_of(one)(node)))
+        return lambda node: tuple(one(item) for item in (node.items() if isinstance(node.value, list) else [node]))
     return one
 
 

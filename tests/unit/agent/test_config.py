@@ -104,6 +104,13 @@ def test_a_flag_goes_before_the_file_wherever_it_stands_and_lists_add_up(tmp_pat
         assert addresses(config) == ["10.0.0.1:1", "10.0.0.2:1"]
 
 
+def test_fields_may_be_spelled_as_flags_are(tmp_path: Path) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text("shm-dir: /run/z\nscrape-interval: 100ms\nmetrics-address: off\n")
+    config = read("--config", str(path))
+    assert (config.shm_dir, config.scrape_interval_ns, config.metrics_address) == (Path("/run/z"), 100_000_000, None)
+
+
 def test_an_endpoint_described_in_the_file_and_named_by_a_flag_is_one(tmp_path: Path) -> None:
     path = tmp_path / "agent.yaml"
     path.write_text("endpoints: [{address: 10.0.0.1:1, engine: vllm}]\n")
@@ -116,7 +123,8 @@ def test_an_endpoint_described_in_the_file_and_named_by_a_flag_is_one(tmp_path: 
     [
         ("scrape_interval: 50", 1, "50ms"),
         ("\nscrape_intervall: 50ms", 2, "did you mean 'scrape_interval'"),
-        ("scrape-interval: 50ms", 1, "did you mean 'scrape_interval'"),
+        ("scrape-intervall: 50ms", 1, "did you mean 'scrape_interval'"),
+        ("scrape_interval: 50ms\nscrape-interval: 50ms", 2, "the same field as in line 1"),
         ("gpu: maybe", 1, "not one of auto, off"),
         ("endpoint: [1]", 1, "no port"),
         ("endpoint_capacity: many", 1, "endpoint_capacity"),

@@ -57,6 +57,14 @@ def test_the_file_says_the_same_and_flags_stand_above_it(tmp_path: Path) -> None
     assert config.pool[0].pool == "prod/chat"
 
 
+def test_fields_may_be_spelled_with_underscores_and_one_value_needs_no_list(tmp_path: Path) -> None:
+    file = tmp_path / "picker.yaml"
+    file.write_text("shm_dir: /run/z\nlisten: unix:/tmp/a.sock\nhealth_checking: true\n")
+    config = parsed(f"--config={file}")
+    assert (config.shm_dir, config.health_checking) == (Path("/run/z"), True)
+    assert config.listen == (Listen(path="/tmp/a.sock"),)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -82,7 +90,8 @@ def test_mistakes_name_the_place_and_the_fix(words: list[str], says: str) -> Non
     ("text", "says"),
     [
         ("listen: [unix:/tmp/a]\nlisten2: x\n", r"picker.yaml:2: unknown field 'listen2'; did you mean 'listen'"),
-        ("listen: unix:/tmp/a\n", r"picker.yaml:1"),
+        ("listen: /tmp/a\n", r"picker.yaml:1"),
+        ("listen: 'unix:/tmp/a'\nsocket_mode: '0660'\nsocket-mode: '0660'\n", r"picker.yaml:3.*the same field"),
         ("listen: ['unix:/tmp/a']\nsocket-mode: 0660\n", "quotes"),
         ("listen: ['unix:/tmp/a']\nfront: nativ\n", "did you mean 'native'"),
         ("listen: ['unix:/tmp/a']\ndeadline: [1]\n", r"picker.yaml:2"),
