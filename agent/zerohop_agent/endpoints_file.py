@@ -89,6 +89,8 @@ async def follow(
 ) -> None:
     """Apply the file, then each edit of it, until cancelled. A bad edit leaves the last good one standing.
 
+    So does a file without a byte: it is what a look in the middle of an edit in place, or a full disk, shows.
+
     Raises: ConfigError when the file cannot be used at the start.
     """
     first = True
@@ -96,6 +98,8 @@ async def follow(
         try:
             if text is None:
                 raise ConfigError(f"{path}: cannot be read; create it, or leave --endpoints-file out")
+            if not first and not text.strip():
+                raise ConfigError(f"{path}: is empty; write 'endpoints: []' to remove every endpoint")
             endpoints = await resolved(parse(text, str(path)))
         except ConfigError as error:
             if first:

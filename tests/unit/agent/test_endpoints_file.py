@@ -131,7 +131,7 @@ async def test_edits_are_followed_and_a_bad_one_keeps_the_last_good(
     path.write_text("- 10.0.0.1:1\n- 10.0.0.2:x\n")
     await eventually_async(lambda: not followed.state.valid)
     assert "e.yaml:2" in followed.state.error
-    assert followed.state.refused == 1
+    assert followed.state.refused >= 1
     assert any("the last good one stays" in record.getMessage() for record in caplog.records)
     await followed.addresses("10.0.0.1:1", "10.0.0.2:1")
     # As an editor or a ConfigMap does it: another file takes the name.
@@ -142,6 +142,12 @@ async def test_edits_are_followed_and_a_bad_one_keeps_the_last_good(
     path.unlink()
     await eventually_async(lambda: not followed.state.valid)
     await followed.addresses("10.0.0.3:1")
+    path.write_text("- 10.0.0.4:1\n")
+    await followed.addresses("10.0.0.4:1")
+    # A look between an editor's truncation and its write.
+    path.write_text("")
+    await eventually_async(lambda: "is empty" in followed.state.error)
+    await followed.addresses("10.0.0.4:1")
     path.write_text("[]")
     await followed.addresses()
     await followed.close()
