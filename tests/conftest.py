@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +11,28 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support.processes import Processes, processes
+from zerohop_process import log
 
 # How long one example takes says more of the machine's other work than of the code.
 settings.register_profile("zerohop", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("zerohop")
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """Take back what a command that ran in this process has configured: its handler holds a stream of that test alone.
+
+    Left in place, it makes each line that a later test logs a trace-back of 100 lines about a closed file.
+    """
+    loggers = (logging.getLogger(), logging.getLogger("zerohop"))
+    levels, form = [logger.level for logger in loggers], log.current_format()
+    yield
+    for handler in loggers[0].handlers[:]:
+        if type(handler) is logging.StreamHandler:
+            loggers[0].removeHandler(handler)
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+    log._format = form
 
 
 @pytest.fixture
