@@ -17,6 +17,7 @@ from typing import Self
 from zerohop_console.demo.children import Child, ChildFailed, Children
 from zerohop_console.demo.client import Client, get, post
 from zerohop_console.demo.envoy import PICKED, ROUND_ROBIN, EnvoyPlan, bootstrap, envoy_binary
+from zerohop_console.demo.keeper import Keeper
 from zerohop_process.address import Address
 from zerohop_process.errors import ConfigError
 from zerohop_process.strict import load_yaml
@@ -69,6 +70,8 @@ class Box:
         self.folder = Path(
             tempfile.mkdtemp(prefix=f"zerohop-demo-{os.getpid()}-", dir=memory if memory.is_dir() else None)
         )
+        self.keeper = Keeper(self.folder)
+        self.children = Children(self.keeper.tell)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -80,6 +83,7 @@ class Box:
             await self.children.stop()
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
+            await self.keeper.close()
 
     async def start_mock_servers(self, names: Sequence[str], *flags: str) -> None:
         """Start mock model servers on free ports."""

@@ -96,8 +96,10 @@ class Child:
 class Children:
     """All programs of one run. Each leads its own session: a Ctrl-C reaches only us, and we end them in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[int], None] | None = None) -> None:
+        """`tell` hears the process group of each child that starts."""
         self._children: list[Child] = []
+        self._tell = tell
 
     async def start(self, name: str, command: Sequence[str | Path], env: dict[str, str] | None = None) -> Child:
         """Start a program. The kernel kills it if we die without having stopped it. Raises: OSError."""
@@ -110,6 +112,8 @@ class Children:
             preexec_fn=_die_with_parent,
             env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
         )
+        if self._tell is not None:
+            self._tell(process.pid)
         child = Child(name, process)
         self._children.append(child)
         return child
