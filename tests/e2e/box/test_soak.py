@@ -78,9 +78,12 @@ async def soak(box: Box, duration_s: float) -> tuple[Churn, dict[str, list[int]]
     """Run the churn and return it with the memory of each process, sampled about 100 times."""
     assert box.agent is not None
     assert box.picker is not None
+    assert box.envoy is not None
     supervisor = psutil.Process(box.picker.pid)
     watched = {"agent": psutil.Process(box.agent.pid), "supervisor": supervisor}
     watched |= {f"worker {index}": worker for index, worker in enumerate(supervisor.children())}
+    watched |= {f"server {s.name}": psutil.Process(s.child.pid) for s in box.servers if s.child is not None}
+    watched["envoy"] = psutil.Process(box.envoy.pid)
     samples: dict[str, list[int]] = {name: [] for name in watched}
     churn = Churn(box.picked_port)
     running = asyncio.create_task(churn.run(duration_s))
