@@ -16,6 +16,9 @@ UNIMPLEMENTED = 12
 INTERNAL = 13
 UNAVAILABLE = 14
 
+#: Status, reason and message of what is refused because draining took too long.
+LEAVING = (503, "rejected-shutting-down", "the endpoint picker is shutting down; try again")
+
 
 class Call(Protocol):
     """One gRPC call: whole serialized messages in, whole serialized messages out.

@@ -24,6 +24,9 @@ from zerohop_process.errors import ConfigError
 _logger = log.get("picker.grpcio")
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 
+#: What is left of the drain timeout for telling those whose requests are not complete.
+CUT_S = 0.05
+
 
 class GrpcioFront:
     """Serves gRPC calls with one `grpc.aio` server per listener."""
@@ -33,6 +36,8 @@ class GrpcioFront:
         self._limits = limits
         self._servers: list[grpc.aio.Server] = []
         self._locks: list[PathLock] = []
+        self._open: dict[calls.Call, _Pusher] = {}
+        self._leaving = asyncio.Event()
         metrics.gauge("streams", "Open gRPC streams.", lambda: self.open_streams)
         self._ended = metrics.counters("streams_ended", "gRPC streams the picker ended, by gRPC status.", "status")
         self._reset = metrics.counter("streams_reset", "gRPC streams the gateway reset; Envoy does so routinely.")
@@ -79,11 +84,16 @@ class GrpcioFront:
 
     async def drain(self, timeout_s: float) -> int:
         """Send GOAWAY, take nothing new; return how many calls were still open after `timeout_s` and were cut."""
+        self._leaving.set()
         stopping = asyncio.gather(*(server.stop(timeout_s) for server in self._servers))
         left = 0
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(stopping), max(0.0, timeout_s - 0.05))
+            await asyncio.wait_for(asyncio.shield(stopping), max(0.0, timeout_s - CUT_S))
         left = self.open_streams
+        for call, pusher in self._open.items():
+            if call.awaiting_request:
+                with contextlib.suppress(StreamFault):
+                    pusher.push(call.refuse(*calls.LEAVING))
         await stopping
         self._servers.clear()
         return left
@@ -106,6 +116,7 @@ class GrpcioFront:
         try:
             metadata = {_bytes(name): _bytes(value) for name, value in context.invocation_metadata() or ()}
             call = factory(metadata, pusher.push)
+            self._open[call] = pusher
             await self._exchange(call, context)
             ended = True
             self._ended.labels("0").increment()
@@ -128,6 +139,7 @@ class GrpcioFront:
             if not ended:
                 self._reset.increment()
             pusher.stop()
+            self._open.pop(call, None)
             call.close()
 
     async def _exchange(self, call: calls.Call, context: Any) -> None:
@@ -146,7 +158,8 @@ class GrpcioFront:
                 if message is _EOF:
                     await _write(context, call.half_close(monotonic_ns()))
                     if not call.finished:
-                        await asyncio.Future()  # a Watch goes on until its peer ends it
+                        await self._leaving.wait()  # a Watch goes on until one side leaves
+                        raise StreamFault("the picker is leaving", calls.UNAVAILABLE)
                 else:
                     await _write(context, call.receive(message, monotonic_ns()))
         finally:

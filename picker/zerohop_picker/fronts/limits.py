@@ -17,7 +17,8 @@ class Limits:
         message_bytes: largest single gRPC message. A buffered body arrives as one message, so this is the request cap
             plus room for headers and metadata.
         held_bytes: body bytes held across all streams of a worker; past it, whoever stood still longest is refused.
-        queued_bytes: reply bytes queued for one connection whose peer does not read.
+        queued_bytes: reply bytes that one connection may always have queued. Past it, the connection is ended once
+            what all connections have queued and hold exceeds `held_bytes`.
         concurrent_streams: per connection. Envoy sends streams before it has read our settings and a refused one is a
             failed request, so this is a ceiling against abuse and not a way to shape load.
         connections: open connections per listener.

@@ -7,8 +7,9 @@ import contextlib
 from time import monotonic_ns
 
 from zerohop_picker.fronts import calls
+from zerohop_picker.fronts.http2 import READ_BYTES
 from zerohop_picker.fronts.limits import SECOND_NS, Limits
-from zerohop_picker.fronts.native_connection import READ_BYTES, NativeConnection
+from zerohop_picker.fronts.native_connection import NativeConnection
 from zerohop_picker.fronts.native_stream import NativeStream
 from zerohop_picker.fronts.sockets import PathLock, SocketAccess, bind_tcp, bind_unix
 from zerohop_picker.metrics import Metrics
@@ -26,12 +27,13 @@ class NativeFront:
 
     Attributes:
         held_bytes: body bytes held by all open calls.
+        queued_bytes: reply bytes that wait for peers to take them.
     """
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.limits = limits
         self.read_buffer = memoryview(bytearray(READ_BYTES))
-        self.held_bytes = 0
+        self.held_bytes = self.queued_bytes = 0
         self.connections: set[NativeConnection] = set()
         self._servers: list[asyncio.Server] = []
         self._locks: list[PathLock] = []
@@ -111,6 +113,16 @@ class NativeFront:
         if more > 0 and self.held_bytes > self.limits.held_bytes:
             self._make_room()
 
+    def queue(self, connection: NativeConnection, queued_bytes: int) -> bool:
+        """Note how many reply bytes `connection` has queued; return whether it may go on.
+
+        Bodies that were held become replies all at once, so much is no fault as long as all together hold little.
+        """
+        self.queued_bytes += queued_bytes - connection.queued_bytes
+        connection.queued_bytes = queued_bytes
+        limits = self.limits
+        return queued_bytes <= limits.queued_bytes or self.queued_bytes + self.held_bytes <= limits.held_bytes
+
     def _make_room(self) -> None:
         # The connection that holds most pays, with its upload that stood still longest: no peer can push out another.
         while self.held_bytes > self.limits.held_bytes:
@@ -118,7 +130,7 @@ class NativeFront:
             holders = [stream for stream in greediest.streams.values() if stream.held_bytes]
             idlest = min(holders, key=lambda stream: stream.moved_ns)
             self._refused.labels("held_bytes").increment()
-            idlest.refuse(503, "rejected-saturated", "the picker holds too many unfinished requests")
+            idlest.refuse(503, "rejected-overloaded", "the endpoint picker holds too many request bodies; try again")
             asyncio.get_running_loop().call_soon(greediest.flush)
 
     def wake_at(self, wake_ns: int, stream: NativeStream) -> None:
@@ -173,7 +185,10 @@ class NativeFront:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._drained.wait()
-        return self.open_streams
+        left = self.open_streams
+        for connection in list(self.connections):
+            connection.refuse_unfinished()
+        return left
 
     async def close(self) -> None:
         """End every connection and give every path up."""

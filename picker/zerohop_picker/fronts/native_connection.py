@@ -11,7 +11,6 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, cast
 
 from ngh2 import (
-    Configuration,
     Connection,
     ConnectionClosed,
     DataReceived,
@@ -22,7 +21,6 @@ from ngh2 import (
     PingReceived,
     RequestReceived,
     Role,
-    Setting,
     SettingsReceived,
     StreamClosed,
     TrailersReceived,
@@ -30,22 +28,17 @@ from ngh2 import (
 
 from zerohop_picker.fronts import calls
 from zerohop_picker.fronts.authority import AuthorityFilter
-from zerohop_picker.fronts.limits import KIB, MIB, SECOND_NS, Limits
+from zerohop_picker.fronts.http2 import CONNECTION_WINDOW_BYTES, ControlBudget, configuration, name_of, settings
+from zerohop_picker.fronts.limits import MIB, SECOND_NS, Limits
 from zerohop_picker.fronts.native_stream import NativeStream
 from zerohop_picker.protocol.errors import StreamFault
 
 if TYPE_CHECKING:
     from zerohop_picker.fronts.native import NativeFront
 
-READ_BYTES = 256 * KIB
-STREAM_WINDOW_BYTES = MIB
-CONNECTION_WINDOW_BYTES = 16 * MIB
-# Envoy resets almost every stream, because it needs no more replies. libnghttp2's defence against rapid resets closes
-# the connection after 1,000 of them and a trickle of 33/s (CVE-2023-44487), which from a gateway is a busy second. A
-# reset here costs what a request costs and frees its stream, so the cap on streams is the bound and this one is wide.
-RESETS = (1_000_000, 1_000_000)
-GLITCHES = (1_000_000, 100_000)
 NOT_GRPC: list[Header] = [(b":status", b"415")]
+# How long a connection that we end may take to read what was said to it.
+LINGER_NS = SECOND_NS
 
 
 class NativeConnection(asyncio.BufferedProtocol):
@@ -53,21 +46,21 @@ class NativeConnection(asyncio.BufferedProtocol):
 
     def __init__(self, front: NativeFront, services: calls.Services) -> None:
         self.streams: dict[int, NativeStream] = {}
-        self.held_bytes = 0
+        self.held_bytes = self.queued_bytes = 0
         self.opened_ns = self.heard_ns = monotonic_ns()
         self.last_stream_id = 0
         self.front = front
         self._services = services
         self.limits: Limits = front.limits
-        self.h2 = Connection(Role.SERVER, _configuration(front.limits))
+        self.h2 = Connection(Role.SERVER, configuration(front.limits))
         self._authority = AuthorityFilter()
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._ping_sent_ns = 0
-        self._control_tokens = float(front.limits.control_burst)
-        self._control_ns = self.opened_ns
+        self._control = ControlBudget(front.limits, self.opened_ns)
         self.ended: list[NativeStream] = []
         self._draining = False
+        self._left_ns = 0
 
     # asyncio's side
 
@@ -78,20 +71,14 @@ class NativeConnection(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=4 * MIB, low=MIB)
-        self.h2.initiate_connection(
-            {
-                Setting.MAX_CONCURRENT_STREAMS: self.limits.concurrent_streams,
-                Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW_BYTES,
-                Setting.MAX_HEADER_LIST_SIZE: self.limits.header_list_bytes,
-                Setting.ENABLE_PUSH: 0,
-            }
-        )
+        self.h2.initiate_connection(settings(self.limits))
         self.h2.set_local_window_size(CONNECTION_WINDOW_BYTES)
         self.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Close every call of the peer that has left."""
         self._transport = None
+        self.front.queue(self, 0)
         self.front.forget(self)
         streams, self.streams = self.streams, {}
         for stream in streams.values():
@@ -152,7 +139,7 @@ class NativeConnection(asyncio.BufferedProtocol):
                     self.front.count_reset()
                     stream.release()
             elif kind is PingReceived or kind is SettingsReceived:
-                if not self._afford_control(now_ns):
+                if not self._control.take(now_ns):
                     self._fault("too many PING or SETTINGS frames")
                     return
             elif kind is PingAcknowledged:
@@ -178,7 +165,8 @@ class NativeConnection(asyncio.BufferedProtocol):
             if not self.h2.want_read and not self.h2.want_write:
                 self._closed()
                 return
-            if self.h2.queued_body_size() > self.limits.queued_bytes:
+            queued_bytes = self.h2.queued_body_size()
+            if queued_bytes != self.queued_bytes and not self.front.queue(self, queued_bytes):
                 self._fault("the peer does not take its replies")
         except NGH2Error as error:
             self._fault(str(error))
@@ -187,9 +175,8 @@ class NativeConnection(asyncio.BufferedProtocol):
         # Either side's GOAWAY has been said and nothing is open any more.
         for event in self.h2.events():
             if type(event) is ConnectionClosed and event.error_code != ErrorCode.NO_ERROR:
-                self.front.count_fault(ErrorCode(event.error_code).name.lower())
-        if self._transport is not None:
-            self._transport.close()
+                self.front.count_fault(name_of(event.error_code))
+        self._leave()
 
     def _tell_ended(self) -> None:
         # A call we ended may still have a peer that sends; RFC 9113 8.1 and gRPC's own servers end it with NO_ERROR.
@@ -228,6 +215,10 @@ class NativeConnection(asyncio.BufferedProtocol):
     def sweep(self, now_ns: int) -> None:
         """Look for a peer that fell silent and for uploads that stand still. Called about once a second."""
         limits = self.limits
+        if self._left_ns:
+            if now_ns - self._left_ns > LINGER_NS:
+                self.abort()  # it does not even read what is left for it
+            return
         if not self.last_stream_id and now_ns - self.opened_ns > limits.handshake_ns and not self._greeted():
             self._fault("no HTTP/2 greeting")
             return
@@ -249,6 +240,9 @@ class NativeConnection(asyncio.BufferedProtocol):
         if self._draining or self._transport is None:
             return
         self._draining = True
+        for stream in list(self.streams.values()):
+            if stream.peer_ended:  # it waits for news (a health Watch), and would wait for ever
+                stream.end(calls.UNAVAILABLE, "the picker is leaving")
         try:
             # The first GOAWAY names no last stream; the second, once this PING comes back, names the real one, so that
             # no stream in flight between the two is lost (RFC 9113 6.8).
@@ -257,6 +251,13 @@ class NativeConnection(asyncio.BufferedProtocol):
         except NGH2Error as error:
             self._fault(str(error))
             return
+        self.flush()
+
+    def refuse_unfinished(self) -> None:
+        """Answer requests that are still being sent, because we can wait no longer."""
+        for stream in list(self.streams.values()):
+            if stream.call.awaiting_request:
+                stream.refuse(*calls.LEAVING)
         self.flush()
 
     def close(self) -> None:
@@ -268,8 +269,7 @@ class NativeConnection(asyncio.BufferedProtocol):
             self._transport.write(self.h2.data_to_send())
         except NGH2Error:
             pass
-        if self._transport is not None:
-            self._transport.close()
+        self._leave()
 
     def abort(self) -> None:
         """Cut the connection."""
@@ -278,12 +278,6 @@ class NativeConnection(asyncio.BufferedProtocol):
 
     def _greeted(self) -> bool:
         return self.heard_ns != self.opened_ns
-
-    def _afford_control(self, now_ns: int) -> bool:
-        earned = (now_ns - self._control_ns) * self.limits.control_rate / SECOND_NS
-        self._control_ns = now_ns
-        self._control_tokens = min(self._control_tokens + earned, self.limits.control_burst) - 1
-        return self._control_tokens >= 0
 
     def _fault(self, why: str) -> None:
         """End the connection for a fault of the peer."""
@@ -296,14 +290,10 @@ class NativeConnection(asyncio.BufferedProtocol):
             transport.write(self.h2.data_to_send())
         except NGH2Error:
             pass  # the state machine is past speaking
-        transport.close() if not self._paused else transport.abort()
+        self._leave()
 
-
-def _configuration(limits: Limits) -> Configuration:
-    return Configuration(
-        stream_reset_rate_limit=RESETS,
-        glitch_rate_limit=GLITCHES,
-        max_inbound_header_list_size=limits.header_list_bytes,
-        max_inbound_header_count=limits.header_count,
-        max_outbound_ack=1_000,
-    )
+    def _leave(self) -> None:
+        """Close once the peer has read what was written; `sweep` cuts the connection if it does not."""
+        self._left_ns = self._left_ns or monotonic_ns()
+        if self._transport is not None:
+            self._transport.abort() if self._paused else self._transport.close()

@@ -288,13 +288,24 @@ async def test_draining_finishes_what_is_open(local: Served, scheduler: FixedSch
     assert scheduler.in_flight == 0
 
 
+async def test_draining_does_not_wait_for_those_who_watch(local: Served) -> None:
+    async with local.channel() as channel:
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
+        await watch.read()
+        async with asyncio.timeout(10):
+            assert await local.front.drain(60.0) == 0
+        assert await watch.code() is grpc.StatusCode.UNAVAILABLE
+
+
 async def test_draining_ends_at_its_timeout(local: Served, scheduler: FixedScheduler) -> None:
     async with local.channel() as channel:
         exchange = Exchange(channel)
         await exchange.send(request_headers(), request_body(CHAT[:9]))
         await eventually_async(lambda: local.front.open_streams == 1)
         assert await local.front.drain(0.2) == 1
+        reply = await exchange.next()
+        assert reply.immediate_response.status.code == 503
+        assert b'"rejected-shutting-down"' in reply.immediate_response.body
         await local.front.close()
-        assert (await exchange.status())[0] is not grpc.StatusCode.OK
     assert local.front.open_streams == 0
     assert local.core.counters.held_bytes == 0
