@@ -48,20 +48,22 @@ class WireHeaders(Mapping[str, str]):
 
     Reading a dozen headers into a dict costs 10 us and routing looks at five, so these are searched for instead: a name
     stands between the tag and length before it and the tag of `raw_value` after it, and no name or value that HTTP
-    allows contains these control bytes. The dict is made when anything else is asked for.
+    allows contains these control bytes. The dict is made when anything else is asked for. Names are compared in lower
+    case; lengths of names looked for are below 65, so the bytes that state them are no letters.
     """
 
-    __slots__ = ("_block", "_values", "plain")
+    __slots__ = ("_block", "_lower", "_values", "plain")
 
     def __init__(self, block: bytes):
         self._block = block
+        self._lower = lower = block.lower()
         #: Whether there is surely no name in STEERING or RESERVED among them: each contains one of these parts.
         self.plain = not (
-            b"x-gateway-" in block
-            or b"x-llm-d-" in block
-            or b"x-se" in block
-            or b"x-slo-" in block
-            or b"content-e" in block
+            b"x-gateway-" in lower
+            or b"x-llm-d-" in lower
+            or b"x-se" in lower
+            or b"x-slo-" in lower
+            or b"content-e" in lower
         )
         self._values: dict[str, str] | None = None
 
@@ -71,7 +73,7 @@ class WireHeaders(Mapping[str, str]):
         if pattern is None or self._values is not None:
             return self._all().get(name, default)
         block = self._block
-        at = block.find(pattern)
+        at = self._lower.find(pattern)
         if at < 0:
             return default
         start = at + len(pattern) + 1

@@ -212,6 +212,20 @@ def test_envoy_31555_headers_are_read_from_where_they_are(pairs: list[tuple[str,
     assert (scheduler.requests[0].session_id, scheduler.requests[0].path) == ("s", "/v1/models")
 
 
+def test_names_in_any_case_beside_those_that_envoy_writes() -> None:
+    scheduler = FixedScheduler()
+    it = exchange(scheduler)
+    names = {"X-Session-ID": "s", "X-LLM-D-Inference-Objective": "o", "X-Gateway-Destination-Endpoint-Subset": "a:1"}
+    message = x.envoy.ProcessingRequest.FromString(request_headers(headers=names, mode=x.NONE))
+    for item in message.request_headers.headers.headers:
+        if item.key == "content-type":
+            item.key = "Content-Type"
+    it.feed(message.SerializeToString())
+    request = scheduler.requests[0]
+    assert (request.session_id, request.objective, request.headers["content-type"]) == ("s", "o", "application/json")
+    assert removed_headers(it.replies[0]) == ["x-gateway-destination-endpoint-subset"]
+
+
 def test_envoy_31555_repeated_and_non_utf8_headers_are_read() -> None:
     scheduler = FixedScheduler()
     exchange(scheduler).feed(
