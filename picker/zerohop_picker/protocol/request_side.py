@@ -9,6 +9,7 @@ from zerohop_picker._pb.extproc_pb2 import BUFFERED_PARTIAL, FULL_DUPLEX_STREAME
 from zerohop_picker.protocol import refusals, replies
 from zerohop_picker.protocol.core import ProtocolCore
 from zerohop_picker.protocol.errors import PeerError, StreamFault
+from zerohop_picker.protocol.held_body import HeldBody, check_announced_size
 from zerohop_picker.protocol.table import REQUEST, Event, State
 from zerohop_picker.protocol.wire import Body
 from zerohop_picker.request import headers as names
@@ -18,9 +19,6 @@ from zerohop_picker.request.paths import BodyNeed
 from zerohop_picker.scheduling_contract import Decision
 
 _NOTHING = BodyNeed.NOTHING
-#: A chunk that is kept as it came costs 250 bytes more than it has. Shorter ones are put together, or an upload of
-#: single bytes would take 250 times what is counted.
-_SMALL_BYTES = 2048
 
 
 class RequestSide:
@@ -29,14 +27,13 @@ class RequestSide:
     __slots__ = (
         "_core",
         "_headers",
-        "_held",
         "_line",
         "_model",
         "_own_id",
         "_subset",
         "decision",
         "grpc",
-        "held_bytes",
+        "held",
         "in_chunks",
         "mode",
         "now_ns",
@@ -55,13 +52,13 @@ class RequestSide:
         self.now_ns = self.received_ns = 0
         #: Set once an endpoint was picked.
         self.decision: Decision | None = None
-        self.held_bytes = 0
+        #: What came of a body that is not passed on yet.
+        self.held = HeldBody(core)
         #: The body went back in more chunks than one, which do not reach the gateway at one moment.
         self.in_chunks = False
         #: Whether the client speaks gRPC, which wants its own status in an immediate response.
         self.grpc = False
         self._headers: Mapping[str, str] = {}
-        self._held: list[memoryview | bytearray] = []
         self._model: str | None = None
         self._own_id: str | None = None
         self._line = NO_LINE
@@ -105,16 +102,10 @@ class RequestSide:
         if hint or (hint is not None and not self._subset):
             self._subset = hint
 
-    def release(self) -> None:
-        """Lets go of a held body."""
-        self._core.counters.held_bytes -= self.held_bytes
-        self.held_bytes = 0
-        self._held = []
-
     @property
     def waits_for_first_chunk(self) -> bool:
         """Whether headers came, nothing was decided, and no body was seen yet."""
-        return self.state in (State.PEEKING, State.HOLDING) and not self._held
+        return self.state in (State.PEEKING, State.HOLDING) and not self.held.size_bytes
 
     def decide_now(self) -> list[bytes]:
         """Replies when the body is not waited for any longer: decides by the headers; later chunks are echoed."""
@@ -133,7 +124,7 @@ class RequestSide:
                 # A gRPC call or a WebSocket may send nothing before it has an answer.
                 at_once = self.grpc or self._line.method not in ("POST", "PUT", "PATCH")
                 return Event.HEADERS_THEN_ECHO if at_once else Event.HEADERS_THEN_PEEK
-            self._check_announced_size()
+            check_announced_size(self._headers, self._core.settings.max_request_bytes)
             return Event.HEADERS_THEN_HOLD
         if mode == NONE:
             return Event.HEADERS_THEN_BUFFER if needed and self._core.settings.ask_for_body else Event.HEADERS_ONLY
@@ -141,7 +132,7 @@ class RequestSide:
             return Event.HEADERS_THEN_ACK
         if mode == GRPC:
             return Event.HEADERS_THEN_ECHO
-        self._check_announced_size()
+        check_announced_size(self._headers, self._core.settings.max_request_bytes)
         return Event.HEADERS_THEN_BUFFER
 
     # Actions.
@@ -162,19 +153,19 @@ class RequestSide:
         return [self._headers_reply(self._decide(None), None)]
 
     def _hold_body(self, body: Body) -> list[bytes]:
-        self._hold(body.data)
+        self.held.add(body.data)
         return []
 
     def _decide_on_held_body(self, body: Body) -> list[bytes]:
-        if self._held or len(body.data) > self._core.settings.max_request_bytes:
-            self._hold(body.data)
-            data = b"".join(self._held)
+        if self.held.size_bytes or len(body.data) > self._core.settings.max_request_bytes:
+            self.held.add(body.data)
+            data = self.held.joined()
         else:
             data = bytes(body.data)
         return self._headers_and_whole_body(data, end=True)
 
     def _decide_on_trailers(self, _: None) -> list[bytes]:
-        return [*self._headers_and_whole_body(b"".join(self._held), end=False), replies.REQUEST_TRAILERS]
+        return [*self._headers_and_whole_body(self.held.joined(), end=False), replies.REQUEST_TRAILERS]
 
     def _decide_on_first_chunk(self, body: Body) -> list[bytes]:
         return [*self._decide_on_headers(None), *self._echo_request_body(body)]
@@ -226,8 +217,8 @@ class RequestSide:
         if body or end:
             self.in_chunks = len(body) > self._core.settings.chunk_bytes
             out += replies.streamed(replies.REQUEST_BODY, body, end=end, chunk_bytes=self._core.settings.chunk_bytes)
-        if self.held_bytes:
-            self.release()
+        if self.held.size_bytes:
+            self.held.release()
         return out
 
     def _decide(self, body: bytes | None, *, whole: bool = True) -> Decision:
@@ -289,33 +280,6 @@ class RequestSide:
         if not more and names.are_plain(headers):
             return b""
         return b"".join(replies.remove_header(name) for name in (*sorted(names.RESERVED), *more) if name in headers)
-
-    def _hold(self, data: memoryview) -> None:
-        size = len(data)
-        if not size:
-            return
-        settings, counters = self._core.settings, self._core.counters
-        if self.held_bytes + size > settings.max_request_bytes:
-            raise PeerError(refusals.too_large(settings.max_request_bytes))
-        if counters.held_bytes + size > settings.max_held_bytes:
-            raise PeerError(refusals.HELD_TOO_MUCH)
-        self.held_bytes += size
-        counters.held_bytes += size
-        held = self._held
-        if size >= _SMALL_BYTES:
-            held.append(data)  # it stays where it was received
-        elif held and isinstance(held[-1], bytearray):
-            held[-1] += data
-        else:
-            held.append(bytearray(data))
-
-    def _check_announced_size(self) -> None:
-        text = self._headers.get("content-length", "")
-        if len(text) < 7:
-            return  # below a megabyte; a smaller limit is checked as the bytes come
-        limit = self._core.settings.max_request_bytes
-        if text.isascii() and text.isdigit() and len(text) < 20 and int(text) > limit:
-            raise PeerError(refusals.too_large(limit))
 
 
 #: The table with its actions looked up.

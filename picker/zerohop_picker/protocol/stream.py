@@ -68,7 +68,7 @@ class ExtProcStream:
     @property
     def held_bytes(self) -> int:
         """Bytes of request body held now."""
-        return self._request.held_bytes
+        return self._request.held.size_bytes
 
     @property
     def picked(self) -> str | None:
@@ -130,8 +130,7 @@ class ExtProcStream:
     def close(self) -> None:
         """Releases what the stream holds, and its place in the in-flight counts. Idempotent."""
         self.finished = True
-        if self._request.held_bytes:
-            self._request.release()
+        self._request.held.release()
         decision = self._request.decision
         if decision is not None and not self._ticket_done:
             self._ticket_done = True
@@ -198,7 +197,7 @@ class ExtProcStream:
         refused = self._core.counters.refusals
         key = (refusal.status, refusal.reason)
         refused[key] = refused.get(key, 0) + 1
-        self._request.release()
+        self._request.held.release()
         self.finished = True
         return [replies.immediate(refusal, grpc=self._request.grpc)]
 
