@@ -165,12 +165,17 @@ def _answers(health: GpuHealth) -> bool:
 
 
 def _last_hardware_xid(health: GpuHealth, settings: ConditionSettings) -> XidSeen | None:
+    """The newest XID that says that the board is unwell, else the driver's advice while it still asks for something."""
+    advice = None
     for event in reversed(health.xids):
         if event.code in settings.xid_ignore:
             continue
-        if event.code in settings.xid_also or xid(event.code).kind in (XidKind.TRANSIENT, XidKind.RESET):
+        kind = xid(event.code).kind
+        if event.code in settings.xid_also or kind in (XidKind.TRANSIENT, XidKind.RESET):
             return event
-    return None
+        if kind is XidKind.ADVICE and health.recovery_action and advice is None:
+            advice = event
+    return advice
 
 
 def _xid_holds(event: XidSeen, health: GpuHealth, settings: ConditionSettings, now_ns: int, trouble_ns: int) -> bool:

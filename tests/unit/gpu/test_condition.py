@@ -140,7 +140,23 @@ def test_a_lost_board_that_comes_back_is_still_held_by_its_xid() -> None:
     assert gpu.at(261, back).drain_reason is None
 
 
-@pytest.mark.parametrize("code", [13, 31, 43, 45, 63, 109, 154, 9999])
+def test_the_drivers_advice_counts_while_it_asks_for_something() -> None:
+    """A code that is taken for a program's fault (109) drains where the driver says that the board needs a reset."""
+    gpu = Gpu()
+    events = (XidSeen(109, 100 * S), XidSeen(154, 100 * S))
+    asks = replace(WELL, xids=events, recovery_action=1)
+    condition = gpu.at(100, asks)
+    assert (condition.drain_reason, condition.detail) == (
+        DrainReason.XID, "XID 154: the driver asks for a recovery action",
+    )  # fmt: skip
+    assert gpu.at(9000, asks).drain_reason is DrainReason.XID
+    assert gpu.at(9001, replace(asks, recovery_action=0)).drain_reason is None
+    assert Gpu().at(100, replace(WELL, xids=(XidSeen(109, 1), XidSeen(154, 1)))).drain_reason is None
+    both = replace(asks, xids=(XidSeen(79, 100 * S), XidSeen(154, 100 * S)))
+    assert Gpu().at(100, both).detail == "XID 79: GPU has fallen off the bus"
+
+
+@pytest.mark.parametrize("code", [13, 31, 38, 43, 45, 63, 109, 154, 157, 9999])
 def test_xids_of_programs_notices_and_unknown_codes_drain_nothing(code: int) -> None:
     assert Gpu().at(100, seen(code, 100)).drain_reason is None
 
@@ -258,5 +274,6 @@ def test_no_code_stands_in_two_tables() -> None:
     assert all(kinds.values())
     assert xid(79).kind is XidKind.RESET
     assert xid(94).kind is XidKind.TRANSIENT
+    assert xid(136).kind is XidKind.RESET
     assert xid(13).kind is XidKind.APPLICATION
     assert xid(12345).kind is XidKind.NOTICE
