@@ -528,6 +528,8 @@ enum zh_gpu {
     ZH_GPU_RETIRED_PENDING = 64,
     ZH_GPU_RESET_REQUIRED = 128,
     ZH_GPU_THROTTLED = 256,
+    ZH_GPU_DRAIN = 512,
+    ZH_GPU_SLOWED = 1024,
 };
 
 enum zh_drain {

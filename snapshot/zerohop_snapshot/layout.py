@@ -249,6 +249,9 @@ class GpuFlag(enum.IntFlag):
     RETIRED_PENDING = 64
     RESET_REQUIRED = 128
     THROTTLED = 256
+    #: endpoints on it are drained, or would be if the agent did not only observe; likewise slowed
+    DRAIN = 512
+    SLOWED = 1024
 
 
 def row_bytes(columns: tuple[Column, ...]) -> int:

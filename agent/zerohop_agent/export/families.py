@@ -130,7 +130,12 @@ DERIVED = (
     Family("zerohop_endpoint_picks_total", "counter", "Picks of a live picker worker; absent without one", ""),
     Family("zerohop_endpoint_in_flight", "gauge", "Requests in flight over all live picker workers", ""),
     Family("zerohop_gpu_info", "gauge", "1; name and place of a GPU", ""),
-    Family("zerohop_gpu_condition", "gauge", "1 while the GPU is lost, throttled, waits for a reset, ...", ""),
+    Family(
+        "zerohop_gpu_condition",
+        "gauge",
+        "1 while the GPU is lost, throttled, waits for a reset, drains its endpoints, ...",
+        "",
+    ),
     Family("zerohop_gpu_clock_event_reason", "gauge", "1 while the driver names this reason for its clocks", ""),
     Family("zerohop_gpu_xid_last", "gauge", "Code of the last XID error; absent while there was none", ""),
     Family("zerohop_gpu_value_age_seconds", "gauge", "Age of the quickly read values now", ""),

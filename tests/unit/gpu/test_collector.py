@@ -191,6 +191,7 @@ async def test_an_older_driver_is_asked_by_its_own_names(boards: Boards) -> None
         assert math.isnan(row["memory_reserved_bytes"])
         assert row["clock_event_reasons"] == 0x40
         await node.until(lambda: node.view.conditions[uuid_of(0)].slowdown == pytest.approx(2.0))
+        assert GpuFlag.SLOWED in node.flags(0)
 
 
 async def test_pages_were_retired_before_rows_were_remapped(boards: Boards) -> None:
@@ -337,6 +338,8 @@ async def test_observing_only_is_seen_and_drains_nothing(boards: Boards) -> None
         boards.set(0, lost=1)
         await node.until(lambda: GpuFlag.LOST in node.flags(0))
         assert node.view.conditions == {}
+        assert GpuFlag.DRAIN in node.flags(0), "what would be done is exported"
+        assert GpuFlag.DRAIN not in node.flags(1)
         assert node.collector.conditions[uuid_of(0)].drain_reason is DrainReason.GPU_LOST
 
 

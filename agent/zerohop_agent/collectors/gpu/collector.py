@@ -12,6 +12,7 @@ from zerohop_agent.collectors.gpu.process import ChildState, NvmlProcess
 from zerohop_agent.collectors.gpu.reading import Board, GpuReading
 from zerohop_agent.collectors.gpu.settings import GpuSettings
 from zerohop_agent.condition import (
+    HEALTHY,
     HW_SLOWDOWN,
     HW_THERMAL,
     POWER_BRAKE,
@@ -80,8 +81,8 @@ class GpuRow:
             sm_clock_max_hertz=reading.sm_clock_max_hertz,
         )
 
-    def flags(self) -> int:
-        """The `flags` column."""
+    def flags(self, condition: GpuCondition) -> int:
+        """The `flags` column. `condition` is the board's own, also when nothing of it reaches the endpoints."""
         reading = self.reading or GpuReading()
         flags = GpuFlag.USED
         for bit, on in (
@@ -93,6 +94,8 @@ class GpuRow:
             (GpuFlag.RETIRED_PENDING, reading.retired_pending),
             (GpuFlag.RESET_REQUIRED, reading.reset_required or reading.recovery_action),
             (GpuFlag.THROTTLED, (reading.clock_event_reasons or 0) & _THROTTLED),
+            (GpuFlag.DRAIN, condition.drain_reason),
+            (GpuFlag.SLOWED, condition.slowdown_reason),
         ):
             if on:
                 flags |= bit
@@ -227,9 +230,9 @@ class GpuCollector:
             if boards != self._told:  # a session that finds the same boards must not make readers decode names again
                 self._told = boards
                 view.set_gpus(boards)
-        for number, row in enumerate(self._rows[: self._capacity]):
-            _write_row(view, number, row)
         self._assess(view, now_ns)
+        for number, row in enumerate(self._rows[: self._capacity]):
+            _write_row(view, number, row, self.conditions.get(row.board.parent_uuid, HEALTHY))
 
     def _look_for_missing(self, now_ns: int) -> None:
         """A board that fell off the bus is seen again by a new NVML session only: begin one now and then."""
@@ -274,7 +277,7 @@ class GpuCollector:
         await self._process.close()
 
 
-def _write_row(view: SnapshotView, number: int, row: GpuRow) -> None:
+def _write_row(view: SnapshotView, number: int, row: GpuRow, condition: GpuCondition) -> None:
     reading = row.reading or GpuReading()
     gpus = view.gpus
     for name in _VALUES:
@@ -283,7 +286,7 @@ def _write_row(view: SnapshotView, number: int, row: GpuRow) -> None:
     gpus.set(number, "clock_event_reasons", reading.clock_event_reasons or 0)
     gpus.set(number, "xid_last", row.xids[-1].code if row.xids else 0)
     gpus.set(number, "xid_count", row.xid_count)
-    gpus.set(number, "flags", row.flags())
+    gpus.set(number, "flags", row.flags(condition))
     gpus.set(number, "observed_ns", reading.observed_ns)
     gpus.set(number, "slow_observed_ns", reading.slow_observed_ns)
 
