@@ -18,6 +18,7 @@ from zerohop_agent.endpoints_file import from_address, read_endpoints, read_pool
 from zerohop_agent.latches import Bounds
 from zerohop_agent.modelserver.mapping import EngineMapping
 from zerohop_agent.modelserver.mapping_file import read_mappings
+from zerohop_agent.modelserver.settings import ModelServerSettings, read_model_server_settings
 from zerohop_process.address import Address, address
 from zerohop_process.errors import ConfigError, reason
 from zerohop_process.spelling import as_known
@@ -25,7 +26,7 @@ from zerohop_process.strict import Node, did_you_mean, load_yaml
 from zerohop_process.units import duration, duration_text, size, size_text
 
 #: Sections of the file that no flag can say.
-_SECTIONS = ("endpoints", "pools", "mappings", "gpu")
+_SECTIONS = ("endpoints", "pools", "mappings", "gpu", "model_servers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,8 @@ class AgentConfig:
     gpu_settings: GpuSettings
     #: How each engine's page is read: the built-in mappings with those of the `mappings` section.
     mappings: Mapping[str, EngineMapping]
+    #: How model servers are read, but for what the fields above say.
+    model_servers: ModelServerSettings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -157,6 +160,9 @@ def from_arguments(args: argparse.Namespace) -> AgentConfig:
         discovery=discovery_settings.from_arguments(merged),
         gpu_settings=read_gpu_settings(sections["gpu"]) if "gpu" in sections else GpuSettings(),
         mappings=read_mappings(sections.get("mappings")),
+        model_servers=read_model_server_settings(sections["model_servers"])
+        if "model_servers" in sections
+        else ModelServerSettings(),
     )
     _check(config)
     return config

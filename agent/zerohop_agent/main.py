@@ -7,6 +7,7 @@ import asyncio
 import gc
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -24,7 +25,6 @@ from zerohop_agent.export.agent_metrics import AgentMetrics
 from zerohop_agent.export.server import MetricsServer
 from zerohop_agent.modelserver.plugin import ServerCells
 from zerohop_agent.modelserver.reader import ModelServerReader
-from zerohop_agent.modelserver.settings import ModelServerSettings
 from zerohop_agent.publisher import Publisher
 from zerohop_agent.readers import OnFailure, OnSignals, Reader
 from zerohop_agent.runtime import Runtime
@@ -153,7 +153,8 @@ async def _work(
             finally:
                 waiter.cancel()
         if config.discovery.source != "off":
-            tasks += [asyncio.create_task(work) for work in _discovery(config, runtime, driver.collectors, server)]
+            works = await _discovery(config, runtime, driver.collectors, server)
+            tasks += [asyncio.create_task(work) for work in works]
         publisher.start()
         fields: dict[str, object] = {"shm_dir": config.shm_dir}
         if server is not None:
@@ -171,10 +172,13 @@ async def _work(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _discovery(
+async def _discovery(
     config: AgentConfig, runtime: Runtime, collectors: Sequence[Collector], server: MetricsServer | None
 ) -> list[Coroutine[Any, Any, None]]:
-    """What to run so that Kubernetes says which endpoints there are, and which GPUs serve them."""
+    """What to run so that Kubernetes says which endpoints there are, and which GPUs serve them.
+
+    Raises: ConfigError when the source that was asked for cannot be used.
+    """
 
     def apply(endpoints: EndpointSet) -> None:
         runtime.apply("kubernetes", endpoints)
@@ -183,13 +187,13 @@ def _discovery(
     gpus = next((collector for collector in collectors if isinstance(collector, GpuCollector)), None)
     socket = config.gpu_settings.pod_resources_socket
     if gpus is None or not socket.parent.is_dir():
-        return [discovery.run(config.discovery, apply, register)]
+        return [await discovery.prepare(config.discovery, apply, register)]
     # grpcio takes 22 MB: only where there is a kubelet to ask.
     from zerohop_agent.kubelet.assignment import GpuAssignment
 
     interval_s = config.gpu_settings.pod_resources_interval_ns / 1e9
     assignment = GpuAssignment(apply, lambda: gpus.boards, socket, interval_s=interval_s)
-    return [discovery.run(config.discovery, assignment.apply, register), assignment.run()]
+    return [await discovery.prepare(config.discovery, assignment.apply, register), assignment.run()]
 
 
 async def _first_of(*tasks: asyncio.Task[Any]) -> None:
@@ -200,7 +204,8 @@ async def _first_of(*tasks: asyncio.Task[Any]) -> None:
 
 
 def _reader_factory(config: AgentConfig) -> Any:
-    settings = ModelServerSettings(
+    settings = replace(
+        config.model_servers,
         scrape_interval_ns=config.scrape_interval_ns,
         stale_after_ns=config.bounds.stale_ns,
         mappings=config.mappings,

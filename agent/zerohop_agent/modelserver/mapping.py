@@ -95,6 +95,8 @@ class EngineMapping:
     replica_labels: frozenset[str] = frozenset({"pid"})
     breakdown_labels: frozenset[str] = frozenset()
     metrics_path: str = "/metrics"
+    #: answers 503 when the engine is dead, at no cost to the engine; empty: no path does
+    health_path: str = ""
     #: the server may print chosen metrics only, when asked with `name[]` at the path with a slash after it
     narrowable: bool = False
     #: never scraped more often than this, seconds

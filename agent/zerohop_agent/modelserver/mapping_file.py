@@ -75,6 +75,8 @@ def _read_engine(name: str, node: Node) -> EngineMapping:
         replica_labels=frozenset(fields.take("replica_labels", strict.list_of(str), default.replica_labels)),
         breakdown_labels=frozenset(fields.take("breakdown_labels", strict.list_of(str), default.breakdown_labels)),
         metrics_path=fields.take("metrics_path", str, default.metrics_path),
+        health_path=fields.take("health_path", str, default.health_path),
+        narrowable=default.narrowable,
         floor_interval_s=fields.take("floor_interval", strict.duration, int(default.floor_interval_s * 1e9)) / 1e9,
         required=default.required,
         expected=tuple(field for field in default.expected if field in merged),

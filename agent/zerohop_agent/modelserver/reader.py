@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 
 from zerohop_agent.endpoints import EndpointSpec
+from zerohop_agent.modelserver.beside import BesidePage
 from zerohop_agent.modelserver.client import Client, Fetched, tls_context
 from zerohop_agent.modelserver.pacing import Pacing
 from zerohop_agent.modelserver.page import PageReader
 from zerohop_agent.modelserver.response import Response
 from zerohop_agent.modelserver.selfcheck import advice_on_failure, findings
-from zerohop_agent.modelserver.served import ServedModels, parse_models
 from zerohop_agent.modelserver.settings import PROTOCOL_VERSION, ModelServerSettings
 from zerohop_agent.signals import Signals, SourceError
 from zerohop_process.address import Address
@@ -74,8 +74,7 @@ class ModelServerReader:
         self._path = spec.metrics_path
         if self._mapping is not None and spec.metrics_path == _DEFAULT_PATH:
             self._path = self._mapping.metrics_path
-        self._models: ServedModels | None = None
-        self._models_due = asyncio.Event()
+        self._beside = BesidePage(spec.address, settings, lambda: self._client(spec.address.port))
         self._process_start_s: float | None = None
         self._healthy = False
         self._floor_ns = 0
@@ -106,7 +105,8 @@ class ModelServerReader:
         self._check_configuration()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_page(), name=f"scrape {self._spec.address}")
-            group.create_task(self._follow_models(), name=f"models {self._spec.address}")
+            group.create_task(self._beside.follow_models(), name=f"models {self._spec.address}")
+            group.create_task(self._beside.follow_health(self._health_path), name=f"health {self._spec.address}")
 
     def _new_page(self) -> PageReader:
         return PageReader(self._spec.engine if self._mapping else None, self._settings.mappings)
@@ -119,6 +119,11 @@ class ModelServerReader:
         headers = ((ORCA_REQUEST_HEADER, "TEXT"),) if settings.orca else ()
         address = Address(self._spec.address.host, port)
         return Client(address, tls=tls, limit_bytes=settings.limit_bytes, headers=headers)
+
+    def _health_path(self) -> str:
+        """Return the path at which this engine tells that it is dead; empty where it has none, or its page is gone."""
+        mapping = self._page.engine
+        return mapping.health_path if mapping is not None else ""
 
     async def _follow_page(self) -> None:
         client = self._client(self._spec.metrics_port or self._spec.address.port)
@@ -152,6 +157,8 @@ class ModelServerReader:
                 raise SourceError(UnhealthyReason.ENGINE_UNKNOWN, text)
             fetched = await self._fetch(client, self._narrow_path or self._path)
             signals = self._understand(fetched.response)
+            if self._beside.dead:
+                raise SourceError(UnhealthyReason.DEAD, f"GET {self._health_path()} says that the engine is dead")
         except SourceError as error:
             if self._narrow_path is not None and error.reason in _WRONG_ANSWERS:
                 self._narrow_path, self._page = None, self._new_page()  # another server than the one that could
@@ -221,10 +228,11 @@ class ModelServerReader:
             self._check_page(signals)
         if self._once.changed("health", None):
             event(_logger, "info", "reading the endpoint works", endpoint=self._spec.address, engine=self.engine)
-        restarted = signals.process_start_s != self._process_start_s
-        if restarted or not self._healthy:
-            self._models_due.set()
-        self._process_start_s = signals.process_start_s
+        start_s = signals.process_start_s
+        if start_s != self._process_start_s or not self._healthy:
+            # A server that does not tell when it started may be another one after each outage.
+            self._beside.ask_again(forget=start_s is None or start_s != self._process_start_s)
+        self._process_start_s = start_s
         self._healthy = True
 
     def _find_floor_ns(self) -> int:
@@ -254,7 +262,7 @@ class ModelServerReader:
                 event(_logger, "warning", finding, endpoint=self._spec.address, engine=mapping.name)
 
     def _add_slow_knowledge(self, signals: Signals, orca: str | None) -> None:
-        models = self._models
+        models = self._beside.models
         if models is not None:
             signals.models, signals.adapters = models.names, models.adapters
             if signals.max_model_len is None:
@@ -264,42 +272,6 @@ class ModelServerReader:
                 field = _ORCA_FIELDS.get(name)
                 if field is not None and value >= 0 and getattr(signals, field) is None:
                     setattr(signals, field, value)
-
-    async def _follow_models(self) -> None:
-        """Keep the served models up to date: now and then, after a restart, and after an outage.
-
-        The connection is closed in between: servers drop idle ones after a few seconds anyway.
-        """
-        while True:
-            await self._models_due.wait()
-            self._models_due.clear()
-            await self._read_models()
-            try:
-                async with asyncio.timeout(self._settings.models_interval_ns / 1e9 * random.uniform(0.9, 1.1)):
-                    await self._models_due.wait()
-            except TimeoutError:
-                self._models_due.set()
-
-    async def _read_models(self) -> None:
-        client = self._client(self._spec.address.port)
-        try:
-            path = self._settings.models_path
-            fetched = await client.get(path, accept="application/json", timeout_s=self._settings.timeout_ns / 1e9)
-            status = fetched.response.status
-            if status != 200:
-                raise SourceError(UnhealthyReason.HTTP_STATUS, f"GET {path} answers {status}")
-            self._models = parse_models(fetched.response.body)
-        except SourceError as error:
-            # A server that stopped telling its models is not known to serve the old ones.
-            self._models = None
-            text = "the served models are unknown"
-            self._once.log(
-                _logger, "info", "models", error.detail, text, endpoint=self._spec.address, detail=error.detail
-            )
-        else:
-            self._once.changed("models", None)
-        finally:
-            client.close()
 
 
 def _end(pause: asyncio.Future[None]) -> None:

@@ -67,6 +67,7 @@ endpoints:
 pools: [{name: p}]
 mappings:
   acme: {prefixes: ["acme:"], fields: {waiting: "acme:queue"}}
+model_servers: {timeout: 2s, health_interval: 3s, orca: true, narrow: false, models_path: /models, tls_ca_file: null}
 """
 
 
@@ -88,6 +89,9 @@ def test_a_file_says_the_same_as_flags_and_more(tmp_path: Path) -> None:
         ("a", "b"),
         False,
     )
+    servers = config.model_servers
+    assert (servers.timeout_ns, servers.health_interval_ns, servers.models_path) == (2 * 10**9, 3 * 10**9, "/models")
+    assert (servers.orca, servers.narrow, servers.tls_verify, servers.tls_ca_file) == (True, False, False, None)
     assert "acme" in config.mappings
     assert "vllm" in config.mappings
 
@@ -135,6 +139,11 @@ def test_an_endpoint_described_in_the_file_and_named_by_a_flag_is_one(tmp_path: 
         ("file_mode: 'rw'", 1, "not a file mode"),
         ("gpu: {intervall: 1s}", 1, "interval"),
         ("mappings: {vllm: {field: {}}}", 1, "field"),
+        ("model_servers: {time_out: 1s}", 1, "timeout"),
+        ("model_servers:\n  timeout: 0", 2, "between 1ms and 1h"),
+        ("model_servers: {models_path: models}", 1, "starts with '/'"),
+        ("model_servers:\n  tls_verify: true\n  tls_ca_file: /no/such", 3, "cannot be used"),
+        ("model_servers: {tls_ca_file: /etc/ssl/cert.pem}", 1, "tls_"),
         ("endpoints: [{address: x}]", 1, "no port"),
         ("a: [", 1, "not valid YAML"),
         ("- a", 1, "expected a mapping"),

@@ -36,6 +36,15 @@ def test_nothing_is_the_built_in_engines() -> None:
     assert read_mappings(load_yaml("", "a.yaml")) is ENGINES
 
 
+def test_a_corrected_engine_is_read_as_before_but_for_the_correction() -> None:
+    engines = read_mappings(load_yaml("{vllm: {fields: {waiting: 'vllm:mine'}}, b: {prefixes: [b]" + _B, "a.yaml"))
+    assert (engines["vllm"].narrowable, engines["vllm"].health_path) == (True, "/health")
+    assert (engines["b"].narrowable, engines["b"].health_path) == (False, "/live")
+
+
+_B = ", fields: {running: b}, health_path: /live}}"
+
+
 def test_ratios_products_and_extension() -> None:
     text = """
     mine:

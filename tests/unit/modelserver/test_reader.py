@@ -41,10 +41,15 @@ class ModelServer:
     models_status: str = "200 OK"
     headers: str = "Content-Type: text/plain; version=0.0.4\r\n"
     hangs: bool = False
+    models_hang: bool = False
+    health_status: str = "200 OK"
 
     async def answer(self, head: bytes, writer: asyncio.StreamWriter) -> bool:
         if head.startswith(b"GET /v1/models "):
-            writer.write(http(self.models, status=self.models_status))
+            if not self.models_hang:
+                writer.write(http(self.models, status=self.models_status))
+        elif head.startswith(b"GET /health "):
+            writer.write(http(b"", status=self.health_status))
         elif head.startswith((b"GET /metrics ", b"GET /prometheus/metrics ")):
             if not self.hangs:
                 writer.write(http(self.page, status=self.metrics_status, headers=self.headers))
@@ -179,6 +184,45 @@ async def test_models_that_cannot_be_had_are_unknown_and_harm_nothing(model_serv
         assert seen.signals[-1].models is None
         assert seen.signals[-1].waiting == 3
         assert not seen.errors
+
+
+async def test_models_are_kept_while_a_busy_server_does_not_answer() -> None:
+    model_server = ModelServer()
+    settings = replace(SETTINGS, timeout_ns=50 * MS, models_interval_ns=20 * MS)
+    async with raw_server(model_server.answer) as server, reading(server, settings) as (_, seen):
+        await eventually_async(lambda: seen.signals and seen.signals[-1].models)
+        model_server.models_hang = True
+        asked = server.paths().count("/v1/models")
+        await eventually_async(lambda: server.paths().count("/v1/models") > asked + 2)
+        assert (seen.signals[-1].models, seen.signals[-1].max_model_len) == (("base", "lora"), 2048)
+        model_server.models_hang, model_server.models_status = False, "404 Not Found"
+        await eventually_async(lambda: seen.signals[-1].models is None)
+
+
+async def test_a_dead_engine_behind_a_live_page_is_found() -> None:
+    model_server = ModelServer()
+    settings = replace(SETTINGS, health_interval_ns=10 * MS)
+    async with raw_server(model_server.answer) as server, reading(server, settings) as (_, seen):
+        await eventually_async(lambda: server.paths().count("/health") > 2)
+        assert not seen.errors
+        model_server.health_status = "503 Service Unavailable"
+        await eventually_async(lambda: seen.errors)
+        assert seen.errors[0].reason is R.DEAD
+        assert "/health" in seen.errors[0].detail
+        count = len(seen.signals)
+        model_server.health_status = "200 OK"
+        await eventually_async(lambda: len(seen.signals) > count)
+
+
+async def test_engines_whose_health_path_is_no_such_thing_are_not_asked() -> None:
+    model_server = ModelServer(
+        page=b"sglang:num_queue_reqs 0\nsglang:num_running_reqs 0\n", health_status="503 Service Unavailable"
+    )
+    settings = replace(SETTINGS, health_interval_ns=5 * MS)
+    async with raw_server(model_server.answer) as server, reading(server, settings) as (_, seen):
+        await eventually_async(lambda: len(seen.signals) > 20)
+        assert not seen.errors
+        assert "/health" not in server.paths()
 
 
 async def test_many_processes_are_read_seldom_unless_the_endpoint_insists() -> None:

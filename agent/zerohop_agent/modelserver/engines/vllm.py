@@ -64,6 +64,8 @@ MAPPING = EngineMapping(
         "sleeping": (Total(Pick("vllm:engine_sleep_state", (("sleep_state", "awake"),)), combine="min"),),
         "process_start_s": (Total(Pick("process_start_time_seconds"), combine="max"),),
     },
+    # The front-end answers pages for a while after its engine has died.
+    health_path="/health",
     # prometheus_client's own application is mounted there; `/metrics` itself ignores the query.
     narrowable=True,
     expected=("kv_cache_usage", "generation_tokens", "kv_capacity_tokens"),
