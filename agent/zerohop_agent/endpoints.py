@@ -84,6 +84,9 @@ class PoolSpec:
     objectives: tuple[Mapping[str, Any], ...] = ()
     rewrites: tuple[Mapping[str, Any], ...] = ()
     models: tuple[Mapping[str, Any], ...] = ()
+    #: What its endpoints speak, those that do not say it themselves.
+    engine: str | None = None
+    protocol_version: str | None = None
     #: Anything else that a source knows of the pool (selector, target ports, failure mode).
     attributes: Mapping[str, Any] = field(default_factory=lambda: _EMPTY)
 

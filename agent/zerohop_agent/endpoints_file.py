@@ -71,6 +71,8 @@ def read_pools(node: Node) -> tuple[PoolSpec, ...]:
             objectives=tuple(fields.take("objectives", list_of(_object), ())),
             rewrites=tuple(fields.take("rewrites", list_of(_object), ())),
             models=tuple(fields.take("models", list_of(_object), ())),
+            engine=fields.take("engine", str, None),
+            protocol_version=fields.take("protocol_version", _label, None),
         )
         fields.finish()
         if pool.name in found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zerohop_agent.endpoints import EndpointSet, EndpointSpec, PoolSpec
 
@@ -50,4 +50,15 @@ def merge(sets: Mapping[str, EndpointSet]) -> Merged:
     for spec in by_address.values():
         for name in spec.pools:
             pools.setdefault(name, PoolSpec(name))
-    return Merged({spec.key: spec for spec in by_address.values()}, tuple(pools.values()), tuple(left_out))
+    endpoints = {spec.key: _as_its_pools(spec, pools) for spec in by_address.values()}
+    return Merged(endpoints, tuple(pools.values()), tuple(left_out))
+
+
+def _as_its_pools(spec: EndpointSpec, pools: Mapping[str, PoolSpec]) -> EndpointSpec:
+    """What an endpoint does not say of itself, the first of its pools that does says for it."""
+    its = [pools[name] for name in spec.pools]
+    engine = spec.engine or next((pool.engine for pool in its if pool.engine), None)
+    version = spec.protocol_version or next((pool.protocol_version for pool in its if pool.protocol_version), None)
+    if (engine, version) == (spec.engine, spec.protocol_version):
+        return spec
+    return replace(spec, engine=engine, protocol_version=version)

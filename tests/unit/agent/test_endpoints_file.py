@@ -32,6 +32,8 @@ endpoints:
 pools:
   - name: ns/one
     app_protocol: h2c
+    engine: vllm
+    protocol_version: 1
     objectives: [{name: o, priority: 3}]
   - name: ns/two
 """
@@ -48,6 +50,7 @@ def test_everything_that_can_be_said() -> None:
     assert (full.metrics_scheme, full.metrics_path, full.metrics_port) == ("https", "/m", 9000)
     assert (full.scrape_interval_ns, full.protocol_version) == (200_000_000, "1")
     assert [(pool.name, pool.app_protocol) for pool in found.pools] == [("ns/one", "h2c"), ("ns/two", "http")]
+    assert (found.pools[0].engine, found.pools[0].protocol_version) == ("vllm", "1")
     assert found.pools[0].objectives == ({"name": "o", "priority": 3},)
 
 

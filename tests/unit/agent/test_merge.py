@@ -49,3 +49,16 @@ def test_pools_that_only_endpoints_name_exist_too() -> None:
     sets = {"file": EndpointSet((spec("10.0.0.1:1", pools=("ns/a", "ns/b")),), (PoolSpec("ns/b", "h2c"),))}
     pools = {pool.name: pool.app_protocol for pool in merge(sets).pools}
     assert pools == {"ns/b": "h2c", "ns/a": "http"}
+
+
+def test_endpoints_speak_what_their_pool_says_unless_they_say_it_themselves() -> None:
+    pools = (PoolSpec("a", engine="vllm", protocol_version="1"), PoolSpec("b", engine="sglang"))
+    named = spec("10.0.0.1:1", pools=("b", "a"))
+    own = spec("10.0.0.2:1", pools=("a",), engine="tgi", protocol_version="2")
+    other = spec("10.0.0.3:1")
+    found = merge({"file": EndpointSet((named, own), pools), "kubernetes": EndpointSet((other,))}).endpoints
+    assert {key: (one.engine, one.protocol_version) for key, one in found.items()} == {
+        "10.0.0.1:1": ("sglang", "1"),
+        "10.0.0.2:1": ("tgi", "2"),
+        "10.0.0.3:1": (None, None),
+    }
