@@ -12,11 +12,10 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench import table
+from bench import cells, table
 from zerohop_agent.endpoints import EndpointSpec
 from zerohop_agent.modelserver.page import PageReader
 from zerohop_agent.modelserver.reader import ModelServerReader
@@ -139,20 +138,8 @@ def plugin() -> None:
     """Write the cell of a busy engine: 64 requests in the batch, two adapters."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         os.environ["ZEROHOP_SHM_DIR"] = folder
-        from zerohop_engine.vllm import ZerohopStatLogger
-
-        config = SimpleNamespace(cache_config=SimpleNamespace(block_size=16, num_gpu_blocks=1000))
-        logger = ZerohopStatLogger(vllm_config=config, engine_indexes=[0])
-        logger.log_engine_initialized()
-        scheduler = SimpleNamespace(
-            num_running_reqs=64, num_waiting_reqs=2, num_skipped_waiting_reqs=0, kv_cache_usage=0.5,
-            prefix_cache_stats=SimpleNamespace(queries=10, hits=5),
-            running_lora_adapters={"a": 1, "b": 2}, waiting_lora_adapters={"a": 0},
-        )  # fmt: skip
-        iteration = SimpleNamespace(
-            num_generation_tokens=64, num_prompt_tokens=10, num_preempted_reqs=0,
-            time_to_first_tokens_iter=[0.1], inter_token_latencies_iter=[0.01] * 64,
-        )  # fmt: skip
+        logger = cells.engine(0)
+        scheduler, iteration = cells.statistics()
         step_us = best_us(lambda: logger.record(scheduler, iteration, mm_cache_stats=None, engine_idx=0), 5000)
         logger.close()
     print(table.text([{"plugin": "vLLM, 64 requests, 2 adapters", "us per step": round(step_us, 1)}]))

@@ -160,14 +160,15 @@ def test_at_rest_under_load_and_after(box: Box, which: str) -> None:
     eventually(lambda: agree(box, port), 10)
 
 
-def test_a_killed_server_is_followed_without_a_wrong_value(box: Box) -> None:
-    port = box.with_plugin
+@pytest.mark.parametrize("which", ["with_plugin", "without"])
+def test_a_killed_server_is_followed_without_a_wrong_value(box: Box, which: str) -> None:
+    port = getattr(box, which)
     load(port, 6, 1500)
     eventually(lambda: box.snapshot(port)["running"] == 6, 20)
     os.killpg(box.servers[port].pid, signal.SIGKILL)
     box.servers[port].wait(20)
     eventually(lambda: "unhealthy" in box.snapshot(port)["flags"], 10)
-    box.servers[port] = serve(box.run, port, box.shm_dir)
+    box.servers[port] = serve(box.run, port, box.shm_dir if which == "with_plugin" else None)
     seen: list[tuple[object, object]] = []
 
     def look() -> bool:

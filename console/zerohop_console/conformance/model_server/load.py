@@ -82,10 +82,6 @@ async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _busy(samples: Sequence[Sample]) -> bool:
-    return bool(samples) and not _idle(samples)
-
-
 def _idle(samples: Sequence[Sample]) -> bool:
     if not samples:
         return False
