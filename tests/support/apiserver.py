@@ -169,7 +169,7 @@ class ApiServer:
         self._changes: list[_Change] = []
         self._watches: set[_Watch] = set()
         self._faults: list[_Fault] = []
-        self._forbidden: set[tuple[str, str]] = set()
+        self._forbidden: set[tuple[str, str, str | None, str | None]] = set()
         self._expire_as_event = False
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -306,13 +306,19 @@ class ApiServer:
         for watch in self._watches:
             _chunk(watch.writer, json.dumps({"type": "ERROR", "object": body}).encode() + b"\n")
 
-    def forbid(self, verb: str, plural: str) -> None:
-        """Takes the permission for `verb` on `plural` away."""
-        self._forbidden.add((verb, plural))
+    def forbid(self, verb: str, plural: str, *, group: str | None = None, namespace: str | None = None) -> None:
+        """Takes the permission for `verb` on `plural` away, in one group or namespace only where these are given."""
+        self._forbidden.add((verb, plural, group, namespace))
 
     def allow(self, verb: str, plural: str) -> None:
         """Gives it back."""
-        self._forbidden.discard((verb, plural))
+        self._forbidden = {each for each in self._forbidden if each[:2] != (verb, plural)}
+
+    def _forbids(self, verb: str, plural: str, group: str, namespace: str | None) -> bool:
+        return any(
+            each[:2] == (verb, plural) and each[2] in (None, group) and each[3] in (None, namespace)
+            for each in self._forbidden
+        )
 
     @property
     def open_watches(self) -> int:
@@ -362,7 +368,7 @@ class ApiServer:
         if route is None:
             return _answer(writer, 404, _status(404, "NotFound", f"{url.path} is not there"))
         resource, namespace, name, subresource = route
-        if (verb, resource.plural) in self._forbidden:
+        if self._forbids(verb, resource.plural, resource.group, namespace):
             message = f'{resource.plural} is forbidden: User "system:serviceaccount:zerohop:agent" cannot {verb}'
             return _answer(writer, 403, _status(403, "Forbidden", message))
         if verb == "watch":
@@ -419,7 +425,8 @@ class ApiServer:
 
     def _review(self, writer: asyncio.StreamWriter, body: Any) -> bool:
         asked = body["spec"].get("resourceAttributes", {})
-        allowed = (asked.get("verb"), asked.get("resource")) not in self._forbidden
+        plural = "/".join(part for part in (asked.get("resource"), asked.get("subresource")) if part)
+        allowed = not self._forbids(asked.get("verb"), plural, asked.get("group"), asked.get("namespace") or None)
         return _answer(writer, 201, {**body, "status": {"allowed": allowed}})
 
     def _selected(
@@ -427,10 +434,12 @@ class ApiServer:
     ) -> bool:
         if namespace is not None and body["metadata"].get("namespace") != namespace:
             return False
-        wanted = params.get("fieldSelector", "")
-        if wanted.startswith("spec.nodeName=") and body["spec"].get("nodeName") != wanted.removeprefix(
-            "spec.nodeName="
-        ):
+        wanted, unwanted, node = params.get("fieldSelector", ""), False, body["spec"].get("nodeName")
+        if wanted.startswith("spec.nodeName!="):
+            unwanted = node == wanted.removeprefix("spec.nodeName!=")
+        elif wanted.startswith("spec.nodeName="):
+            unwanted = node != wanted.removeprefix("spec.nodeName=")
+        if unwanted:
             return False
         labels = body["metadata"].get("labels") or {}
         terms = [term.split("=", 1) for term in params.get("labelSelector", "").split(",") if term]

@@ -1,11 +1,12 @@
 """Finds model servers in Kubernetes: pods, pools and the objects around them, as one `EndpointSet` after another.
 
-`add_arguments` / `from_arguments` read the flags, `run` watches until it is cancelled.
+`add_arguments` / `from_arguments` read the flags, `prepare` gives what watches until it is cancelled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from prometheus_client.registry import Collector
 
@@ -13,17 +14,18 @@ from zerohop_agent.discovery.settings import DiscoverySettings, add_arguments, f
 from zerohop_agent.endpoints import EndpointSet
 from zerohop_process.errors import ConfigError
 
-__all__ = ["DiscoverySettings", "add_arguments", "from_arguments", "run"]
+__all__ = ["DiscoverySettings", "add_arguments", "from_arguments", "prepare"]
 
 
-async def run(
+async def prepare(
     settings: DiscoverySettings,
     apply: Callable[[EndpointSet], None],
     register: Callable[[Collector], None] | None = None,
-) -> None:
-    """Calls `apply` with everything known, each time something changes, until cancelled.
+) -> Coroutine[Any, Any, None]:
+    """What calls `apply` with everything known, each time something changes, until cancelled.
 
-    `register` is given a collector of metrics about discovery itself.
+    Whatever can be wrong with the configuration is found here, before the agent says that it is ready. `register` is
+    given a collector of metrics about discovery itself.
 
     Raises: ConfigError when the kubeconfig or the service account cannot be used, or a package is missing.
     """
@@ -39,4 +41,5 @@ async def run(
     session = Discovery(settings, apply)
     if register is not None:
         register(DiscoveryMetrics(session))
-    await session.run()
+    await session.prepare()
+    return session.run()

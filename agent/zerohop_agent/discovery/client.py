@@ -57,6 +57,10 @@ class ApiUnreachable(Exception):
     """No usable answer: refused, timed out, cut off, or not JSON."""
 
 
+class NoConfig(ConfigError):
+    """There is no configuration at all, as on a machine that has nothing to do with Kubernetes."""
+
+
 def load_config(kubeconfig: Path | None, service_account: Path = Path(SERVICE_ACCOUNT)) -> SingleConfig:
     """The cluster to talk to: the given file, else the pod's service account, else $KUBECONFIG, else ~/.kube/config.
 
@@ -68,7 +72,7 @@ def load_config(kubeconfig: Path | None, service_account: Path = Path(SERVICE_AC
         return KubeConfig.from_env(service_account=service_account).get()
     except LightkubeConfigError as error:
         tried = f"--kubeconfig {kubeconfig}" if kubeconfig else "the service account, $KUBECONFIG and ~/.kube/config"
-        raise ConfigError(f"no Kubernetes configuration: {error} (tried {tried})") from error
+        raise NoConfig(f"no Kubernetes configuration: {error} (tried {tried})") from error
     except (KeyError, OSError, ValueError, TypeError) as error:
         raise ConfigError(f"the Kubernetes configuration cannot be read: {type(error).__name__} {error}") from error
     except Exception as error:  # yaml and msgspec errors share no base class
@@ -84,14 +88,24 @@ class _FreshTokenAuth(BearerTokenFileAuth):  # type: ignore[misc]
 
 
 class ApiClient:
-    """One API server. `await close()` when done."""
+    """One API server. `await close()` when done.
+
+    Raises: ConfigError when a certificate or key that the configuration names cannot be used.
+    """
 
     def __init__(self, config: SingleConfig) -> None:
         user = config.user or User()
         self.server = config.cluster.server
-        auth = _FreshTokenAuth(user.token_file) if user.token_file else user_auth(user)
         plain = self.server.startswith("http://")
-        verify = False if plain else verify_cluster(config.cluster, user, config.abs_file)
+        try:
+            auth = _FreshTokenAuth(user.token_file) if user.token_file else user_auth(user)
+            verify = False if plain else verify_cluster(config.cluster, user, config.abs_file)
+        except (OSError, ValueError, LightkubeConfigError) as error:  # ssl.SSLError is an OSError
+            named = ", ".join(str(name) for name in _files_of(config) if name) or "the inline data"
+            raise ConfigError(
+                f"the Kubernetes configuration for {self.server} names a certificate, key or user that cannot be used: "
+                f"{_sentence(error)} (look at {named})"
+            ) from error
         transport = httpx2.AsyncHTTPTransport(
             verify=verify, http2=False, socket_options=_KEEPALIVE, limits=httpx2.Limits(max_connections=32)
         )
@@ -212,6 +226,11 @@ def _status_of(code: int, content: bytes, headers: Mapping[str, str]) -> ApiStat
     status = status_from_object(body, code, retry_after_s)
     status.code = code
     return status
+
+
+def _files_of(config: SingleConfig) -> tuple[str | None, ...]:
+    user = config.user or User()
+    return config.cluster.certificate_auth, user.client_cert, user.client_key, user.token_file
 
 
 def _sentence(error: BaseException) -> str:

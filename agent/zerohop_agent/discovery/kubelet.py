@@ -48,6 +48,18 @@ class KubeletPods:
         self._said.log(_log, "warning" if error else "info", "kubelet", self.trouble, message)
 
 
+async def why_unusable(socket: Path, timeout_s: float = 3.0) -> str | None:
+    """None when the kubelet lists its pods at `socket`, else why it does not."""
+    client = kubelet.PodsClient(socket, timeout_s=timeout_s)
+    try:
+        await client.list()
+    except KubeletError as error:
+        return str(error)
+    finally:
+        await client.close()
+    return None
+
+
 def _pod(raw: kubelet.Pod) -> Pod | None:
     return make_pod(
         uid=raw.uid,

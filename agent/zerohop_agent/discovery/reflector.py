@@ -13,7 +13,7 @@ any doubt ends in getting the state again. What each kind of trouble does:
 | refused, reset, 5xx | back off with jitter; `objects` stays as it is, its age grows |
 | 429 | waits as long as Retry-After says |
 | 401 | the token file is read for each request, so the next try has the new one |
-| 403 | one clear sentence naming the permission; tries again every 30 s |
+| 403 | one clear sentence naming the permission; tries again after 2 s, then every 30 s; `denied` from the second on |
 | 404 | the resource is gone: `gone` is reported, the caller decides |
 """
 
@@ -34,6 +34,9 @@ from zerohop_process.log import OncePerChange
 T = TypeVar("T")
 
 _FORBIDDEN_RETRY_S = 30.0
+#: A server that starts up may refuse what it allows a moment later, so the first refusal is asked about again soon.
+_FORBIDDEN_FIRST_RETRY_S = 2.0
+_REFUSALS_BEFORE_DENIED = 2
 _PAGE_OBJECTS = 500
 _INITIAL_END = "k8s.io/initial-events-end"
 _EMPTY_WATCHES_BEFORE_LIST = 3
@@ -86,11 +89,22 @@ class Reflector(Generic[T]):
     _listed_at: float = 0.0
     _relist_after_s: float = 0.0
     _failures: int = 0
+    _refusals: int = 0
     _empty_watches: int = 0
     _expired_in_a_row: int = 0
     _can_stream: bool = True
     _said: OncePerChange = field(default_factory=OncePerChange)
     _random: random.Random = field(default_factory=random.Random)
+
+    @property
+    def settled(self) -> bool:
+        """True once it is known what can be had: the objects, or that there is no permission to read them."""
+        return self.synced_at is not None or self.denied
+
+    @property
+    def denied(self) -> bool:
+        """True while the server refuses to let us read this, and has done so more than once."""
+        return self._refusals >= _REFUSALS_BEFORE_DENIED
 
     async def run(self) -> None:
         """Reflects until cancelled.
@@ -254,7 +268,7 @@ class Reflector(Generic[T]):
             self.on_change()
 
     def _went_well(self) -> None:
-        self._failures = 0
+        self._failures = self._refusals = 0
         self.synced_at = self.clock.monotonic()
         if self.trouble is not None:
             self.trouble = None
@@ -268,8 +282,14 @@ class Reflector(Generic[T]):
             raise ResourceGone(str(self.resource))
         if error.code == 403:
             self.counters.failures += 1
+            self._refusals += 1
             self._say("error", self._permission_sentence(error))
-            await self.clock.sleep(_FORBIDDEN_RETRY_S * self._random.uniform(0.8, 1.2))
+            if self._refusals == _REFUSALS_BEFORE_DENIED:
+                # What waits for this resource need not wait any longer.
+                self.on_change()
+            soon_s = min(_FORBIDDEN_FIRST_RETRY_S, self.settings.backoff_most_s)
+            retry_s = _FORBIDDEN_RETRY_S if self.denied else soon_s
+            await self.clock.sleep(retry_s * self._random.uniform(0.8, 1.2))
             return
         pause_s = error.retry_after_s if error.code in (429, 503) else None
         await self._failed(f"{error.code} {error.reason}: {error.message}", pause_s)
@@ -301,7 +321,7 @@ class Reflector(Generic[T]):
 
     def _permission_sentence(self, error: ApiStatus) -> str:
         where = f"in namespace {self.namespace}" if self.namespace else "in all namespaces"
-        hint = "a Role there" if self.namespace else "the ClusterRole of manifests/base (or use --namespaces)"
+        hint = "a Role there" if self.namespace else "a ClusterRole (manifests/components/all-namespaces)"
         return (
             f"no permission to list and watch {self.resource} {where}: give this service account get, list and watch "
             f"on {self.resource.plural!r} of API group {self.resource.group!r} in {hint} ({error.message})"

@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerohop_agent.discovery import candidates, customs, resources, verdicts
@@ -14,14 +13,14 @@ from zerohop_agent.discovery.client import ApiClient, ApiStatus, ApiUnreachable,
 from zerohop_agent.discovery.clock import Clock, SystemClock
 from zerohop_agent.discovery.customs import Custom
 from zerohop_agent.discovery.lease import Lease
+from zerohop_agent.discovery.local_pods import pods_socket
 from zerohop_agent.discovery.pods import Pod, pod_from_json
 from zerohop_agent.discovery.reflector import Counters, Reflector, ResourceGone
 from zerohop_agent.discovery.resources import Resource, Role
-from zerohop_agent.discovery.settings import KUBELET_PODS_SOCKETS, DiscoverySettings, find_pods_socket
+from zerohop_agent.discovery.settings import DiscoverySettings
 from zerohop_agent.discovery.status import StatusWriter
 from zerohop_agent.endpoints import EndpointSet
 from zerohop_process import log
-from zerohop_process.errors import ConfigError
 from zerohop_process.log import OncePerChange, event
 
 if TYPE_CHECKING:
@@ -73,10 +72,11 @@ class Discovery:
         self._last: EndpointSet | None = None
         #: The API server has said which resources it has.
         self._asked = False
+        self._prepared = False
 
     async def run(self) -> None:
         """Watches and applies until cancelled. Raises: ConfigError when there is nothing to watch with."""
-        self._prepare()
+        await self.prepare()
         try:
             async with asyncio.TaskGroup() as group:
                 self._start(group)
@@ -103,37 +103,25 @@ class Discovery:
 
     # Starting.
 
-    def _prepare(self) -> None:
+    async def prepare(self) -> None:
         """Decides on the sources, before anything runs. Raises: ConfigError when one of them cannot be used."""
+        if self._prepared:
+            return
+        self._prepared = True
         settings = self.settings
-        socket = self._pods_socket()
+        socket = await pods_socket(settings)
         if socket is not None:
             # Imported here: grpc is 20 MB that only this source needs.
             from zerohop_agent.discovery.kubelet import KubeletPods
 
             self._kubelet = KubeletPods(socket, self.clock, self._changed.set)
             self._pods = self._kubelet.objects
-            event(_log, "info", "pods come from the kubelet", socket=str(socket))
-            if settings.static_pool is not None:
-                # Pods from the kubelet and a pool from flags: nothing to ask an API server.
+            event(_log, "info", "pods of this node come from the kubelet", socket=str(socket))
+            if settings.needs_no_server:
                 self.client = None
                 return
         if self.client is None:
             self.client = ApiClient(load_config(settings.kubeconfig))
-
-    def _pods_socket(self) -> Path | None:
-        """The kubelet's socket, if pods come from it."""
-        settings = self.settings
-        if settings.source not in ("auto", "kubelet") or settings.scope == "pool":
-            return None
-        socket = find_pods_socket(settings.kubelet_socket)
-        if socket is None and settings.source == "kubelet":
-            asked = settings.kubelet_socket or KUBELET_PODS_SOCKETS[0]
-            raise ConfigError(
-                f"--discovery kubelet: there is no socket {asked}; mount its directory, or use --discovery api "
-                "(the Pods API is on by default from Kubernetes 1.37)"
-            )
-        return socket
 
     def _start(self, group: asyncio.TaskGroup) -> None:
         if self._kubelet is not None:
@@ -141,7 +129,7 @@ class Discovery:
         client, settings = self.client, self.settings
         if client is None:
             return
-        if self._kubelet is None:
+        if self._kubelet is None or settings.scope == "pool":
             for namespace in self._namespaces():
                 self._reflect(group, resources.PODS, namespace)
         group.create_task(self._follow_resources(group))
@@ -168,7 +156,9 @@ class Discovery:
         reflector: Reflector[Custom] | Reflector[Pod]
         if resource.role is Role.PODS:
             selectors = {}
-            if self.settings.scope == "node" and self.settings.node_name:
+            if self._kubelet is not None:
+                selectors["fieldSelector"] = f"spec.nodeName!={self.settings.node_name}"
+            elif self.settings.scope == "node" and self.settings.node_name:
                 selectors["fieldSelector"] = f"spec.nodeName={self.settings.node_name}"
             reflector = Reflector(
                 resource, client, self.settings, self.clock, pod_from_json, self._changed.set, namespace, selectors
@@ -288,16 +278,22 @@ class Discovery:
                 self._apply(new)
 
     def _can_speak(self) -> bool:
-        """False until pods and pools were seen once: an empty set would clear what a restarted agent still has."""
-        if self._kubelet is not None:
-            if self._kubelet.synced_at is None:
-                return False
-        elif any(source.synced_at is None for key, source in self.reflectors.items() if key[0].role is Role.PODS):
+        """False until pods and pools were seen once: an empty set would clear what a restarted agent still has.
+
+        What we may not read does not keep away what we may.
+        """
+        if self._kubelet is not None and self._kubelet.synced_at is None:
             return False
-        if self.settings.static_pool is not None:
-            return True
-        pools = [source for key, source in self.reflectors.items() if key[0].role is Role.POOLS]
-        return self._asked and all(source.synced_at is not None for source in pools)
+        if not self._seen(Role.PODS):
+            return False
+        return self.settings.static_pool is not None or (self._asked and self._seen(Role.POOLS))
+
+    def _seen(self, role: Role) -> bool:
+        """True when each source of `role` is settled and, if there are any, at least one has said what there is."""
+        sources = [source for key, source in self.reflectors.items() if key[0].role is role]
+        return all(source.settled for source in sources) and (
+            not sources or any(source.synced_at is not None for source in sources)
+        )
 
     def _may_wait(self) -> bool:
         """True while the first set should wait a little for objectives, rewrites and models: what they say of a request
@@ -321,7 +317,6 @@ class Discovery:
     def _all_pods(self) -> Iterator[Pod]:
         if self._pods is not None:
             yield from self._pods.values()
-            return
         for (resource, _), reflector in self.reflectors.items():
             if resource.role is Role.PODS:
                 yield from reflector.objects.values()  # type: ignore[misc]

@@ -82,13 +82,21 @@ class DiscoverySettings:
     #: Changes within this window become one new endpoint set.
     coalesce_s: float = 0.01
 
+    @property
+    def needs_no_server(self) -> bool:
+        """True when the kubelet's pods and a pool of flags are all there is to know."""
+        return self.static_pool is not None and self.scope == "node"
+
     def watches_namespace(self, namespace: str) -> bool:
         """True when objects of `namespace` are of interest."""
         return not self.namespaces or namespace in self.namespaces
 
 
 def find_pods_socket(asked: Path | None) -> Path | None:
-    """The Pods API socket: the one that was asked for, else the first of the known places where one exists."""
+    """The Pods API socket: the one that was asked for, else the first of the known places where one exists.
+
+    Raises: PermissionError when this user may not look there.
+    """
     for path in (asked,) if asked is not None else KUBELET_PODS_SOCKETS:
         if path.is_socket():
             return path
@@ -102,14 +110,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--discovery",
         choices=["off", "auto", "kubelet", "api"],
         default="off",
-        help="find model servers in Kubernetes: kubelet (its Pods API socket), api (the API server), auto (the kubelet "
-        "where its socket exists, else the API server); default off",
+        help="find model servers in Kubernetes: kubelet (this node's pods from its Pods API socket), api (all pods "
+        "from the API server), auto (kubelet where its socket answers, else api); default off",
     )
     group.add_argument(
         "--scope",
         choices=["node", "pool"],
         default="node",
-        help="node: endpoints of this node; pool: also the pool's endpoints on other nodes, read more slowly",
+        help="node: endpoints of this node; pool: also the pool's endpoints on other nodes, which always come from the "
+        "API server and are read more slowly",
     )
     group.add_argument("--node-name", metavar="NAME", default=None, help="this node's name (default: $NODE_NAME)")
     group.add_argument(
@@ -203,8 +212,8 @@ def from_arguments(args: argparse.Namespace) -> DiscoverySettings:
         raise ConfigError(
             "--discovery: this node's name is unknown; pass --node-name, or set NODE_NAME from spec.nodeName"
         )
-    if args.discovery == "kubelet" and args.scope == "pool":
-        raise ConfigError("--discovery kubelet knows the pods of this node only; --scope pool needs --discovery api")
+    if args.discovery == "kubelet" and not node_name:
+        raise ConfigError("--discovery kubelet: this node's name is unknown; pass --node-name, or set NODE_NAME")
     if args.model_server_port is not None and not 1 <= args.model_server_port <= 65535:
         raise ConfigError(f"--model-server-port: {args.model_server_port} is not a port (1 to 65535)")
     pod_namespace = os.environ.get("POD_NAMESPACE", "")

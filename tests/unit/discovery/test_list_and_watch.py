@@ -12,7 +12,7 @@ import pytest
 from support.apiserver import ApiServer, Seen, pod, pool
 from support.clocks import ManualClock
 from support.waiting import eventually_async
-from zerohop_agent.discovery.resources import PODS, POOLS_V1
+from zerohop_agent.discovery.resources import PODS, POOLS_V1, POOLS_V1ALPHA2
 
 Watching = Callable[..., Any]
 
@@ -190,11 +190,44 @@ async def test_missing_permission_is_one_clear_sentence(watching: Watching, capl
             async with watching(server) as watched:
                 reflector = await eventually_async(lambda: watched.discovery.reflectors.get((PODS, None)))
                 sentence = await eventually_async(lambda: reflector.trouble)
+                await eventually_async(lambda: reflector.denied)
         assert "get, list and watch on 'pods'" in sentence
         assert "in all namespaces" in sentence
         assert "ClusterRole" in sentence
         assert [record.getMessage() for record in caplog.records].count(sentence) == 1
+        # Nothing at all could be read: what an earlier agent knew must stay.
         assert not watched.sets
+
+
+async def test_a_pool_group_that_may_not_be_read_keeps_nothing_away(watching: Watching) -> None:
+    """The Role of a picker that is replaced names one API group; the cluster may have both."""
+    async with ready_server() as server:
+        server.install(POOLS_V1ALPHA2)
+        server.forbid("watch", "inferencepools", group=POOLS_V1ALPHA2.group)
+        async with watching(server) as watched:
+            await watched.becomes("10.1.0.1:8000")
+            assert watched.discovery.states()[str(POOLS_V1ALPHA2)].trouble
+
+
+async def test_a_namespace_that_may_not_be_read_keeps_nothing_away(watching: Watching) -> None:
+    async with ready_server() as server:
+        server.put(pool("llama", namespace="closed"))
+        server.put(pod("c", ip="10.1.0.9", namespace="closed"))
+        server.forbid("watch", "pods", namespace="closed")
+        async with watching(server, namespaces=("closed", "default")) as watched:
+            await watched.becomes("10.1.0.1:8000")
+            assert watched.discovery.reflectors[(PODS, "closed")].denied
+
+
+async def test_one_refusal_may_be_a_server_that_starts(watching: Watching) -> None:
+    """An empty set would clear what a restarted agent still has, so a first 403 is not believed."""
+    async with ready_server() as server:
+        server.put(pod("c", ip="10.1.0.9", namespace="late"))
+        server.put(pool("llama", namespace="late"))
+        server.fail(403, matches=lambda seen: "/namespaces/late/pods" in seen.path)
+        async with watching(server, namespaces=("late", "default")) as watched:
+            await watched.becomes("10.1.0.1:8000", "10.1.0.9:8000")
+            assert len(watched.sets) == 1
 
 
 async def test_pages_of_a_long_list(watching: Watching) -> None:

@@ -14,6 +14,16 @@ from zerohop_agent.discovery.settings import KUBELET_PODS_SOCKETS, DiscoverySett
 from zerohop_agent.kubelet.pods import POD_SOCKETS
 from zerohop_process.errors import ConfigError
 
+#: Names a certificate authority that is not there.
+WITHOUT_ITS_AUTHORITY = """
+apiVersion: v1
+kind: Config
+clusters: [{name: a, cluster: {server: "https://127.0.0.1:1", certificate-authority: /nowhere/ca.crt}}]
+users: [{name: a, user: {token: x}}]
+contexts: [{name: a, context: {cluster: a, user: a}}]
+current-context: a
+"""
+
 
 def read(*words: str) -> DiscoverySettings:
     parser = argparse.ArgumentParser(allow_abbrev=False)
@@ -30,7 +40,7 @@ def no_node(monkeypatch: pytest.MonkeyPatch) -> None:
     ("words", "flag"),
     [
         (["--discovery", "api"], "--node-name"),
-        (["--discovery", "kubelet", "--scope", "pool"], "--scope pool"),
+        (["--discovery", "kubelet", "--scope", "pool"], "--node-name"),
         (["--namespaces", "A b"], "--namespaces"),
         (["--pool", "llama"], "--pool"),
         (["--pool", "a/b/c"], "--pool"),
@@ -63,16 +73,22 @@ def test_node_and_namespace_come_from_the_downward_api(monkeypatch: pytest.Monke
     [
         ["--discovery", "api", "--node-name", "n", "--kubeconfig", "/etc/hostname"],
         ["--discovery", "kubelet", "--node-name", "n", "--kubelet-socket", "/nowhere"],
+        ["--discovery", "api", "--node-name", "n", "--kubeconfig", "{config}"],
     ],
 )
 def test_a_source_that_cannot_be_used_is_one_line(words: list[str], tmp_path: Path) -> None:
     flags = ["--shm-dir", str(tmp_path / "shm"), "--metrics-address", "off", "--gpu", "off"]
+    config = tmp_path / "config"
+    config.write_text(WITHOUT_ITS_AUTHORITY)
+    words = [word.format(config=config) for word in words]
     done = subprocess.run(
         [*zerohop_command("agent", *flags), *words], capture_output=True, text=True, timeout=30, check=False
     )
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("zerohop agent: error: ")
+    # Whoever waits for the line that says ready must not take this for a start.
+    assert not [line for line in done.stderr.splitlines() if line.startswith("ready")]
 
 
 def test_discovery_through_the_api_server_does_not_load_grpc() -> None:
