@@ -15,6 +15,8 @@ RETRY_AFTER_S: Final = 1
 
 NO_SNAPSHOT: Final = Refusal(503, NO_ENDPOINTS, "no snapshot of the endpoints can be read yet")
 NO_CANDIDATES: Final = Refusal(503, NO_ENDPOINTS, "failed to find endpoint candidates for serving the request")
+#: Any endpoint might be of the wrong pool. Which pools there are is no business of a client: the log says it.
+AMBIGUOUS_POOL: Final = Refusal(503, NO_ENDPOINTS, "several pools are served here, and the stream names none of them")
 SHED: Final = Refusal(429, SATURATED, "system saturated, sheddable request dropped", RETRY_AFTER_S)
 
 

@@ -215,6 +215,14 @@ class StandardScheduler:
         if not known:
             return refusals.unknown_pool(llm.pool)
         wanted = llm.test_selection or llm.subset
+        if bit is None and wanted is None and len(view.names.pool_bits) > 1:
+            # Without a subset hint nothing says whose endpoints these may be.
+            names = ", ".join(sorted(view.names.pool_bits))
+            self._changes.log(
+                _LOG, "error", "pool", names, f"streams name no pool, and there are several ({names}): give each a "
+                "listener (--pool NS/NAME=WHERE), or let the gateway send the metadata x-zerohop-pool",
+            )  # fmt: skip
+            return refusals.AMBIGUOUS_POOL
         endpoints = self._candidates.of(view, bit, wanted, now_ns)
         if not len(endpoints):
             return refusals.NO_CANDIDATES

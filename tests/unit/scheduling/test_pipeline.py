@@ -9,6 +9,7 @@ import pytest
 
 from unit.scheduling.world import HEAD, MS, World, chat, pipeline
 from zerohop_picker.request.model import LLMRequest
+from zerohop_picker.scheduling import refusals
 from zerohop_picker.scheduling_contract import Decision
 from zerohop_snapshot import Flag
 
@@ -155,6 +156,22 @@ def test_pools_are_kept_apart(world: World) -> None:
     assert world.refused(scheduler, chat(pool="default/four")).status == 503
     assert scheduler.ready("default/one")
     assert not scheduler.ready("default/three")
+
+
+def test_a_stream_without_a_pool_gets_no_endpoint_of_any_of_several(world: World) -> None:
+    for name, bit in (("a", 1), ("b", 2)):
+        world.writer.endpoints.set(world.add(name), "pools", bit)
+    world.cold["pools"] = [{"name": "default/one"}]
+    world.publish()
+    scheduler = world.scheduler()
+    assert world.pick(scheduler) in "ab"
+    world.cold["pools"] = [{"name": "default/one"}, {"name": "default/two"}]
+    world.publish()
+    assert world.refused(scheduler) == refusals.AMBIGUOUS_POOL
+    assert scheduler.fallback(chat(), world.now_ns) == refusals.AMBIGUOUS_POOL
+    # The gateway's own list of endpoints says which pool it means.
+    address = world.address("b")
+    assert world.pick(scheduler, chat(subset=(address,))) == "b"
 
 
 def test_fallbacks_reach_beyond_what_the_filters_kept(world: World) -> None:
