@@ -139,7 +139,7 @@ def test_every_flag_exists_and_parses(target: str, helps: dict[str, str]) -> Non
         for container in spec["containers"]:
             if "zerohop" not in container.get("image", ""):
                 continue
-            command, *words = container["args"]
+            command, *words = (word.replace("$(POD_NAMESPACE)", "inference") for word in container["args"])
             seen.add(command)
             for word in words:
                 flag = word.partition("=")[0]
@@ -209,13 +209,13 @@ def test_bindings_name_what_is_there(target: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_containers_have_no_more_than_they_need(target: str) -> None:
     objects = rendered(target)
-    (namespace,) = of_kind(objects, "Namespace")
-    level = namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
     host_paths = [
         volume for body in of_kind(objects, "DaemonSet") for volume in body["spec"]["template"]["spec"]["volumes"]
         if "hostPath" in volume
     ]  # fmt: skip
-    assert bool(host_paths) == (level == "privileged")
+    level = "privileged" if host_paths else "restricted"
+    for namespace in of_kind(objects, "Namespace"):
+        assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == level
     for spec in pod_specs(objects):
         assert not spec.get("hostNetwork")
         assert not spec.get("hostPID")
@@ -236,6 +236,71 @@ def test_containers_have_no_more_than_they_need(target: str) -> None:
                 assert not root
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_namespace_of_others_is_left_as_it_is(target: str) -> None:
+    """A Pod Security level on the namespace of the model servers would refuse them at their next start."""
+    objects = rendered(target)
+    (daemonset,) = of_kind(objects, "DaemonSet")
+    ours = daemonset["metadata"]["namespace"] == "zerohop-system"
+    assert [body["metadata"]["name"] for body in of_kind(objects, "Namespace")] == (["zerohop-system"] if ours else [])
+    assert ours == (not of_kind(objects, "InferencePool"))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_agent_watches_what_its_role_allows(target: str) -> None:
+    objects = rendered(target)
+    (daemonset,) = of_kind(objects, "DaemonSet")
+    (agent,) = [each for each in daemonset["spec"]["template"]["spec"]["containers"] if each["name"] == "agent"]
+    everywhere = bool(of_kind(objects, "ClusterRole"))
+    assert ("--namespaces=$(POD_NAMESPACE)" in agent["args"]) == (not everywhere)
+    assert everywhere == (target == "overlays/hostpath")
+    assert "POD_NAMESPACE" in {entry["name"] for entry in agent["env"]}
+    writes = "--no-write-status" not in agent["args"]
+    rules = [
+        rule for kind in ("Role", "ClusterRole") for body in of_kind(objects, kind) for rule in body["rules"]
+    ]  # fmt: skip
+    assert any("update" in rule["verbs"] for rule in rules) == writes
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_picker_beside_a_pool_names_it(target: str) -> None:
+    """With a second pool in the namespace a listener without a name would have to refuse its streams."""
+    objects = rendered(target)
+    names = {
+        f"{pool['metadata']['namespace']}/{pool['metadata']['name']}" for pool in of_kind(objects, "InferencePool")
+    }
+    for spec in pod_specs(objects):
+        for container in spec["containers"]:
+            words = container.get("args", [])
+            if not names or not words or words[0] != "picker":
+                continue
+            assert not any(word.startswith("--listen") for word in words)
+            listeners = [word.removeprefix("--pool=") for word in words if word.startswith("--pool=")]
+            assert {listener.partition("=")[0] for listener in listeners} == names
+
+
+def test_every_service_selects_a_pod_with_its_ports() -> None:
+    for target in TARGETS:
+        objects = rendered(target)
+        (daemonset,) = of_kind(objects, "DaemonSet")
+        template = daemonset["spec"]["template"]
+        labels = template["metadata"]["labels"]
+        assert daemonset["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        ports = {
+            port["name"]: port["containerPort"] for each in template["spec"]["containers"] for port in each["ports"]
+        }
+        policies = of_kind(objects, "NetworkPolicy")
+        assert all(each["spec"]["podSelector"]["matchLabels"].items() <= labels.items() for each in policies)
+        let_in = {port["port"] for each in policies for rule in each["spec"]["ingress"] for port in rule["ports"]}
+        for service in of_kind(objects, "Service"):
+            if not service["spec"]["selector"].items() <= labels.items():
+                continue
+            for port in service["spec"]["ports"]:
+                if target == "overlays/sidecar" and port["targetPort"] not in ports:
+                    continue  # the picker is in the gateway's pod there
+                assert ports[port["targetPort"]] in let_in
+
+
 def test_the_picker_never_gets_a_token() -> None:
     for target in TARGETS:
         (daemonset,) = of_kind(rendered(target), "DaemonSet")
@@ -249,7 +314,11 @@ def test_the_picker_never_gets_a_token() -> None:
 def test_rbac_is_what_discovery_asks_for() -> None:
     from zerohop_agent.discovery.resources import CUSTOM, PODS
 
-    (role,) = of_kind(rendered("base"), "ClusterRole")
+    role, everywhere = (
+        next(body for body in of_kind(rendered(target), kind) if body["metadata"]["name"] == "zerohop-agent")
+        for target, kind in (("base", "Role"), ("overlays/hostpath", "ClusterRole"))
+    )
+    assert everywhere["rules"] == role["rules"]
     granted = {
         (group, resource, verb)
         for rule in role["rules"]
