@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from zerohop_agent.discovery import candidates, customs, resources
-from zerohop_agent.discovery.client import ApiClient, ApiStatus, ApiUnreachable, load_config
+from zerohop_agent.discovery.client import ApiClient, ApiStatus, ApiUnreachable, NoConfig, load_config
 from zerohop_agent.discovery.pods import Pod, pod_from_json
 from zerohop_agent.discovery.resources import PODS, Resource, Role
 from zerohop_agent.discovery.settings import DiscoverySettings
@@ -14,7 +14,9 @@ from zerohop_agent.endpoints import EndpointSpec
 from zerohop_console.doctor.finding import Finding, fail, ok, skip, warn
 from zerohop_process.errors import ConfigError
 
+_CONFIG_FIX = "kubectl reads the same file: compare with kubectl version"
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_LEASES = Resource(Role.MODELS, "coordination.k8s.io", "v1", "leases", "Lease", built_in=True)
 #: What each resource is needed for; the status writes are a convenience.
 _USES = {
     Role.PODS: "to find model servers",
@@ -37,10 +39,20 @@ class Cluster:
         """Findings, from configuration to pools."""
         try:
             config = load_config(self.settings.kubeconfig)
-        except ConfigError as error:
-            yield skip("api", f"{error}")
+        except NoConfig as error:
+            if self.settings.kubeconfig is None:
+                yield skip("api", f"{error}")
+            else:
+                yield fail("api", f"{error}", "correct --kubeconfig")
             return
-        client = ApiClient(config)
+        except ConfigError as error:
+            yield fail("api", f"{error}", _CONFIG_FIX)
+            return
+        try:
+            client = ApiClient(config)
+        except ConfigError as error:
+            yield fail("api", f"{error}", _CONFIG_FIX)
+            return
         try:
             try:
                 version = await client.request("GET", "/version")
@@ -72,6 +84,8 @@ class Cluster:
             async for finding in _permissions(client, (PODS, *available), namespace):
                 denied = denied or finding.level == "fail"
                 yield finding
+            if self.settings.write_status and any(resource.role is Role.MODELS for resource in available):
+                yield await _status_permissions(client, self.settings, available, namespace)
         if not any(resource.role is Role.POOLS for resource in available) and self.settings.static_pool is None:
             yield fail(
                 "pools", "the InferencePool CRD is not installed",
@@ -148,14 +162,43 @@ async def _permissions(client: ApiClient, needed: Sequence[Resource], namespace:
     if missing:
         yield fail(
             "rbac", f"not allowed {where}: {', '.join(missing)}",
-            "bind the ClusterRole of manifests/base/rbac.yaml, or pass --namespaces with a Role in each",
+            "pass the agent's --namespaces to the doctor too; else bind the Role of manifests/base/rbac.yaml in each "
+            "namespace, or the ClusterRole of manifests/components/all-namespaces",
         )  # fmt: skip
     else:
         yield ok("rbac", f"may read {', '.join(resource.plural for resource in needed)} {where}")
 
 
-async def _allowed(client: ApiClient, resource: Resource, verb: str, namespace: str) -> bool:
+async def _status_permissions(
+    client: ApiClient, settings: DiscoverySettings, available: Sequence[Resource], namespace: str
+) -> Finding:
+    """What only the conditions of InferenceModels need: all else works without."""
+    (models,) = [resource for resource in available if resource.role is Role.MODELS]
+    asked = [(models, "update", "status", namespace, "")]
+    asked += [(_LEASES, verb, "", settings.lease_namespace, settings.lease_name) for verb in ("get", "update")]
+    asked += [(_LEASES, "create", "", settings.lease_namespace, "")]
+    missing = []
+    try:
+        for resource, verb, part, where, name in asked:
+            if not await _allowed(client, resource, verb, where, part, name):
+                missing.append(f"{verb} {resource.plural}{f'/{part}' if part else ''}")
+    except (ApiStatus, ApiUnreachable) as error:
+        return warn(
+            "rbac", f"access reviews do not work: {error}", "allow system:basic-user, as clusters do by default"
+        )
+    if missing:
+        return warn(
+            "rbac", f"conditions of InferenceModels cannot be written: not allowed to {', '.join(missing)}",
+            "see manifests/base/rbac.yaml, or pass --no-write-status",
+        )  # fmt: skip
+    return ok("rbac", "may write the conditions of InferenceModels")
+
+
+async def _allowed(
+    client: ApiClient, resource: Resource, verb: str, namespace: str, subresource: str = "", name: str = ""
+) -> bool:
     attributes = {"verb": verb, "group": resource.group, "resource": resource.plural, "namespace": namespace}
+    attributes |= {key: value for key, value in (("subresource", subresource), ("name", name)) if value}
     body = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",

@@ -6,6 +6,7 @@ Every rule here was a failure of a real gateway; what Envoy does in each case is
 from __future__ import annotations
 
 import json
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -176,10 +177,17 @@ def _use(use: Use) -> Iterator[Finding]:
             f"{use.where}: the picker's dynamic metadata is not accepted",
             "set metadata_options.receiving_namespaces.untyped: [envoy.lb]",
         )
-    if use.mutations.get("disallow_all") or DESTINATION.startswith(
-        str((use.mutations.get("disallow_expression") or {}).get("regex", "\0"))
-    ):
+    if use.mutations.get("disallow_all") or _forbids(use.mutations, DESTINATION):
         yield fail(_CHECK, f"{use.where}: mutation_rules forbid the destination header", "allow it in mutation_rules")
+
+
+def _forbids(rules: Mapping[str, Any], header: str) -> bool:
+    """True when the rules name `header`. Envoy's expressions match a whole name."""
+    expression = (rules.get("disallow_expression") or {}).get("regex")
+    try:
+        return expression is not None and re.fullmatch(str(expression), header, re.IGNORECASE) is not None
+    except re.error:  # RE2 knows things that re does not
+        return False
 
 
 def _picker_cluster(gateway: Gateway, name: str, uses: list[Use]) -> Iterator[Finding]:

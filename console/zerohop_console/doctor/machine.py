@@ -88,9 +88,13 @@ async def check_kubelet(pod_resources: Path | None, pods_api: Path | None) -> As
             await client.close()
     else:
         yield skip("kubelet", f"no PodResources socket at {resources_socket}: which pod holds which GPU stays unknown")
-    pods_socket = find_pods_socket(pods_api)
+    where = pods_api or POD_SOCKETS[0]
+    try:
+        pods_socket = find_pods_socket(pods_api)
+    except PermissionError as error:
+        yield _kubelet_failure("Pods API", where, error)
+        return
     if pods_socket is None:
-        where = pods_api or POD_SOCKETS[0]
         yield skip(
             "kubelet",
             f"no Pods API socket at {where} (on by default from Kubernetes 1.37): pods come from the API server",

@@ -7,6 +7,9 @@ import contextlib
 import io
 import json
 import os
+import shutil
+import subprocess
+import tempfile
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
@@ -15,12 +18,14 @@ import pytest
 
 from support.apiserver import ApiServer, custom, pod, pool
 from support.kubelet_server import KubeletServer
-from zerohop_agent.discovery.resources import CUSTOM, POOLS_V1
+from support.processes import zerohop_command
+from zerohop_agent.discovery.resources import CUSTOM, POOLS_V1, Role
 from zerohop_console.doctor import machine, main, shared_memory
 from zerohop_console.doctor.finding import Finding, Level
 from zerohop_snapshot.writer import SnapshotWriter
 
 OBJECTIVES = CUSTOM[2]
+MODELS = next(resource for resource in CUSTOM if resource.role is Role.MODELS)
 
 
 def doctor(*words: str | Path) -> tuple[int, list[dict[str, str]]]:
@@ -181,6 +186,71 @@ async def test_a_cluster_where_much_is_wrong(tmp_path: Path) -> None:
         assert code == 1
     _, findings = await in_thread(*words)
     assert any("does not answer" in message for message in of(findings, "fail"))
+
+
+BROKEN_CONFIG = """
+apiVersion: v1
+kind: Config
+clusters: [{name: a, cluster: {server: "https://127.0.0.1:1", certificate-authority: /nowhere/ca.crt}}]
+users: [{name: a, user: {token: x}}]
+contexts: [{name: a, context: {cluster: a, user: a}}]
+current-context: a
+"""
+
+
+@pytest.mark.parametrize(
+    "text", [BROKEN_CONFIG, "clusters: [", "", None], ids=["no authority", "torn", "empty", "absent"]
+)
+def test_a_configuration_that_cannot_be_used_is_a_finding(text: str | None, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    if text is not None:
+        config.write_text(text)
+    code, findings = doctor("--only", "cluster", "--kubeconfig", config)
+    assert [finding["level"] for finding in findings] == ["fail"], findings
+    assert findings[0]["fix"]
+    assert code == 1
+
+
+def test_a_machine_without_kubernetes_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    code, findings = doctor("--only", "cluster")
+    assert [finding["level"] for finding in findings] == ["skip"]
+    assert code == 0
+
+
+async def test_permissions_to_write_statuses_are_asked_for_where_there_are_models(tmp_path: Path) -> None:
+    async with ApiServer() as server:
+        server.install(POOLS_V1, MODELS)
+        words = ("--only", "cluster", "--kubeconfig", server.kubeconfig(tmp_path))
+        _, findings = await in_thread(*words)
+        assert any("may write the conditions" in message for message in of(findings, "ok"))
+        server.forbid("update", "inferencemodels/status")
+        server.forbid("create", "leases")
+        code, findings = await in_thread(*words)
+        (message,) = [each for each in of(findings, "warn") if "conditions" in each]
+        assert "update inferencemodels/status" in message
+        assert "create leases" in message
+        assert code == 0
+        _, findings = await in_thread(*words, "--no-write-status")
+        assert not [each for each in of(findings, "warn") if "conditions" in each]
+
+
+@pytest.mark.skipif(os.getuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")
+def test_sockets_of_another_user_are_a_finding_and_no_traceback() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o700)
+        done = subprocess.run(
+            [
+                "setpriv", "--reuid", "10001", "--regid", "10000", "--clear-groups",
+                *zerohop_command("doctor", "--only", "kubelet", "--kubelet-socket", f"{folder}/pods-api.sock"),
+            ],
+            capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+    if "Permission denied" in done.stderr and "zerohop" not in done.stdout:
+        pytest.skip("this interpreter is in a folder that other users may not enter")
+    assert "Traceback" not in done.stderr
+    assert "run the agent's container as user 0" in done.stdout
+    assert done.returncode == 1
 
 
 async def test_endpoints_are_read_as_the_agent_reads_them(tmp_path: Path) -> None:

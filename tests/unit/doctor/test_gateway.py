@@ -122,6 +122,11 @@ def no_bodies(dump: Any) -> None:
         each["processing_mode"] |= {"request_body_mode": "NONE"}
 
 
+def forbidden_by_expression(dump: Any) -> None:
+    for each in filters(dump):
+        each["mutation_rules"] = {"disallow_expression": {"regex": "x-gateway-.*"}}
+
+
 def short_timeout(dump: Any) -> None:
     for each in filters(dump):
         each["processing_mode"]["request_body_mode"] = "BUFFERED"
@@ -172,6 +177,7 @@ def http1(dump: Any) -> None:
         (few_requests, Level.WARN, "max_requests is 1024"),
         (no_trailers, Level.FAIL, "without trailers"),
         (no_bodies, Level.WARN, "sees no bodies"),
+        (forbidden_by_expression, Level.FAIL, "mutation_rules forbid"),
         (short_timeout, Level.WARN, "message_timeout 20 ms"),
         (header_source, Level.FAIL, "clients can send that header"),
         (no_override, Level.FAIL, "no cluster takes its host"),
@@ -188,6 +194,13 @@ def test_each_mistake_is_found(dumps: dict[str, Any], change: Callable[[Any], No
     assert matching, found(dump)
     assert {finding.level for finding in matching} == {level}
     assert all(finding.fix for finding in matching)
+
+
+def test_an_expression_that_names_other_headers_is_no_mistake(dumps: dict[str, Any]) -> None:
+    dump = copy.deepcopy(dumps["demo"])
+    for each in filters(dump):
+        each["mutation_rules"] = {"disallow_expression": {"regex": "x-gateway"}}
+    assert not [finding for finding in found(dump) if "mutation_rules" in finding.message]
 
 
 def test_an_override_that_cors_displaced(dumps: dict[str, Any]) -> None:
