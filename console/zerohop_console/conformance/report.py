@@ -130,13 +130,13 @@ def as_junit(report: Report) -> str:
         for result in of_level:
             case = ElementTree.SubElement(suite, "testcase", name=result.name, classname=report.suite)
             if result in failing:
-                failure = ElementTree.SubElement(case, "failure", message=_printable(result.found))
-                failure.text = _printable(f"{result.demands}\nwithout it: {result.loses}")
+                failure = ElementTree.SubElement(case, "failure", message=printable(result.found))
+                failure.text = printable(f"{result.demands}\nwithout it: {result.loses}")
             elif result.verdict is not Verdict.PASS:
-                ElementTree.SubElement(case, "skipped", message=_printable(result.found))
+                ElementTree.SubElement(case, "skipped", message=printable(result.found))
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Drop what XML 1.0 cannot hold."""
     return "".join(char for char in text if char in "\t\n" or " " <= char < "\ud800" or "\ue000" <= char < "\ufffe")

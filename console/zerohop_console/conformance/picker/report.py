@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from zerohop_console.conformance.picker.cases import SUITE_VERSION
 from zerohop_console.conformance.picker.runner import Result, Verdict
 from zerohop_console.conformance.picker.script import Level
+from zerohop_console.conformance.report import printable
 
 _COLOURS = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.SKIP: "yellow"}
 
@@ -31,9 +33,11 @@ def print_table(results: Sequence[Result], console: Console) -> None:
     """One line per case, failures with the rule and what is wrong, then a summary by level."""
     table = Table("case", "level", "result", "what the protocol demands", box=None, pad_edge=False)
     for result in results:
-        said = result.demands if result.verdict is not Verdict.FAIL else f"{result.demands}\n[red]{result.detail}[/red]"
-        if result.verdict is Verdict.SKIP:
-            said = f"{result.demands} [yellow]({result.detail})[/yellow]"
+        said = escape(result.demands)
+        if result.verdict is Verdict.FAIL:
+            said += f"\n[red]{escape(result.detail)}[/red]"
+        elif result.verdict is Verdict.SKIP:
+            said += f" [yellow]({escape(result.detail)})[/yellow]"
         colour = _COLOURS[result.verdict]
         table.add_row(result.name, result.level, f"[{colour}]{result.verdict}[/{colour}]", said)
     console.print(table)
@@ -84,8 +88,8 @@ def as_junit(results: Sequence[Result], target: str) -> str:
         for result in of_level:
             case = ElementTree.SubElement(suite, "testcase", name=result.name, time=f"{result.seconds:.4f}")
             if result.verdict is Verdict.FAIL:
-                failure = ElementTree.SubElement(case, "failure", message=result.detail)
+                failure = ElementTree.SubElement(case, "failure", message=printable(result.detail))
                 failure.text = f"{result.demands}\n{result.source}"
             elif result.verdict is Verdict.SKIP:
-                ElementTree.SubElement(case, "skipped", message=result.detail)
+                ElementTree.SubElement(case, "skipped", message=printable(result.detail))
     return ElementTree.tostring(root, encoding="unicode")
