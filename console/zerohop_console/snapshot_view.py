@@ -162,21 +162,26 @@ def _number(value: float) -> float | int | None:
 
 def table(view: View) -> RenderableType:
     """Return a view as tables: endpoints, then GPUs and the host in lines."""
+    from rich import box
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     title = f"{view['node'] or 'node'}   sequence {view['sequence']}   published {_age(view['age_ms'])} ago"
-    endpoints = Table(title=title, title_justify="left", expand=False)
-    for heading in ("endpoint", "waiting", "running", "KV use", "age", "in flight", "flags", "models"):
-        endpoints.add_column(heading, justify="left" if heading in ("endpoint", "flags", "models") else "right")
+    endpoints = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    # On a narrow terminal names fold and numbers stay whole: two endpoints must not look alike for want of their ends.
+    endpoints.add_column("endpoint", overflow="fold", min_width=16)
+    for heading in ("waits", "runs", "KV", "age", "flying"):
+        endpoints.add_column(heading, justify="right", no_wrap=True)
+    endpoints.add_column("flags", overflow="fold")
+    endpoints.add_column("models", overflow="fold")
     for row in view["endpoints"]:
-        name = row["address"] if row["name"] in (None, row["address"]) else f"{row['name']} ({row['address']})"
         endpoints.add_row(
-            name or f"row {row['row']}",
+            # As it is: "[fd00::1]" looks like markup.
+            Text("\n".join(dict.fromkeys(w for w in (row["name"], row["address"]) if w)) or f"row {row['row']}"),
             _text(row["waiting"]),
             _text(row["running"]),
-            "-" if row["kv_cache_usage"] is None else f"{row['kv_cache_usage']:.1%}",
+            "-" if row["kv_cache_usage"] is None else f"{row['kv_cache_usage']:.0%}",
             _age(row["observed_age_ms"]),
             _text(row["in_flight"]),
             _flags(row),

@@ -241,3 +241,17 @@ def test_no_nan_reaches_the_json(tmp_path: Path, writer: SnapshotWriter, capsys:
     assert main(["snapshot", "--shm-dir", str(tmp_path), "--json"]) == 0
     assert "NaN" not in (text := capsys.readouterr().out)
     assert "Infinity" not in text
+
+
+def test_endpoints_that_differ_in_their_last_digit_look_different_on_80_columns(
+    tmp_path: Path, writer: SnapshotWriter, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    cold: dict[str, Any] = {"v": 1, "node": "n", "adapters": [], "endpoints": {}}
+    for port in (18_101, 18_102):
+        add(writer, f"10.0.0.101:{port}", cold, waiting=100, running=128, kv_cache_usage=0.5, observed_ns=1)
+    publish(writer, cold)
+    assert main(["snapshot", "--shm-dir", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    for word in ("10.0.0.101:18101", "10.0.0.101:18102", "pod-0", "pod-1", "50%"):
+        assert word in shown
