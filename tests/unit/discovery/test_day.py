@@ -22,6 +22,10 @@ from support.waiting import eventually_async
 from zerohop_agent.discovery.resources import POOLS_V1
 
 Watching = Callable[..., Any]
+#: Pauses as they are in earnest: a clock that is moved by hand stops at each of them.
+SLOW: dict[str, Any] = {
+    "backoff_first_s": 0.5, "backoff_most_s": 30.0, "api_discovery_interval_s": 60.0, "status_idle_s": 5.0,
+}  # fmt: skip
 
 
 class Cluster:
@@ -194,7 +198,7 @@ async def test_ten_minutes_without_an_api_server(tmp_path: Path, watching: Watch
         server.install(POOLS_V1)
         server.put(apiserver.pool("llama"))
         server.put(apiserver.pod("a", ip="10.0.0.1"))
-        async with watching(server, clock=clock, backoff_first_s=0.5, backoff_most_s=30.0) as watched:
+        async with watching(server, clock=clock, **SLOW) as watched:
 
             async def offered() -> bool:
                 await clock.advance(0.05)

@@ -167,7 +167,7 @@ async def test_too_many_requests_waits_as_long_as_asked(watching: Watching) -> N
         server.fail(
             429, reason="TooManyRequests", headers=headers, matches=lambda s: s.verb == "list" and "/pods" in s.path
         )
-        async with watching(server, clock=clock) as watched:
+        async with watching(server, clock=clock, api_discovery_interval_s=60.0, status_idle_s=60.0) as watched:
 
             async def refused() -> bool:
                 await clock.advance(0.01)
