@@ -170,11 +170,11 @@ def table(view: View) -> RenderableType:
     title = f"{view['node'] or 'node'}   sequence {view['sequence']}   published {_age(view['age_ms'])} ago"
     endpoints = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     # On a narrow terminal names fold and numbers stay whole: two endpoints must not look alike for want of their ends.
-    endpoints.add_column("endpoint", overflow="fold", min_width=16)
+    endpoints.add_column("endpoint", overflow="fold")
     for heading in ("waits", "runs", "KV", "age", "flying"):
         endpoints.add_column(heading, justify="right", no_wrap=True)
-    endpoints.add_column("flags", overflow="fold")
-    endpoints.add_column("models", overflow="fold")
+    endpoints.add_column("flags", overflow="fold", max_width=24)
+    endpoints.add_column("models", overflow="fold", max_width=24)
     for row in view["endpoints"]:
         endpoints.add_row(
             # As it is: "[fd00::1]" looks like markup.
