@@ -19,8 +19,9 @@ $(VENV)/.dev: pyproject.toml
 demo: $(VENV)/.demo
 	$(BIN)/zerohop demo
 
+# A file's tests share its fixtures, so a file stays on one worker; the long end-to-end files come first.
 test: $(VENV)/.dev
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 e2e: $(VENV)/.dev
 	$(BIN)/pytest tests/e2e -m 'e2e'
