@@ -19,12 +19,15 @@ TARGETS = ["base", *(f"overlays/{name}" for name in OVERLAYS)]
 
 @functools.cache
 def _rendered(target: str) -> str:
+    return kustomized(MANIFESTS / target)
+
+
+def kustomized(folder: Path) -> str:
+    """What `kubectl kustomize` makes of a folder; it must have nothing to say."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("kubectl is not installed")
-    done = subprocess.run(
-        [kubectl, "kustomize", str(MANIFESTS / target)], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert not done.stderr, done.stderr
     return done.stdout

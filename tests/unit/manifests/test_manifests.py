@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 import re
 import subprocess
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import jsonschema
 import pytest
 import yaml
 
-from support.manifests import MANIFESTS, ROOT, TARGETS, of_kind, pod_specs, rendered
+from support.manifests import MANIFESTS, ROOT, TARGETS, kustomized, of_kind, pod_specs, rendered
 from support.processes import zerohop_command
 
 CRDS = {
@@ -244,6 +246,23 @@ def test_a_namespace_of_others_is_left_as_it_is(target: str) -> None:
     ours = daemonset["metadata"]["namespace"] == "zerohop-system"
     assert [body["metadata"]["name"] for body in of_kind(objects, "Namespace")] == (["zerohop-system"] if ours else [])
     assert ours == (not of_kind(objects, "InferencePool"))
+
+
+@pytest.mark.parametrize("target", ["base", "overlays/gpu-operator", "overlays/no-gpu", "overlays/restricted"])
+def test_the_first_steps_of_the_guide(target: str, tmp_path: Path) -> None:
+    """As docs/kubernetes.md has it: all goes into the pool's namespace, and nothing cluster-wide can clash."""
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    guide = page[page.index("    apiVersion: kustomize") : page.index("\n\nand `kubectl apply -k .`")]
+    manifests = os.path.relpath(MANIFESTS, tmp_path.resolve())
+    text = (
+        textwrap.dedent(guide).replace("manifests/base]", f"manifests/{target}]").replace("[manifests", f"[{manifests}")
+    )
+    (tmp_path / "kustomization.yaml").write_text(text)
+    objects = list(yaml.safe_load_all(kustomized(tmp_path)))
+    assert {body["kind"] for body in objects if body["kind"] in CLUSTER_WIDE} == {"PriorityClass"}
+    spaces = {body["metadata"]["namespace"] for body in objects if body["kind"] not in CLUSTER_WIDE}
+    spaces |= {each["namespace"] for body in of_kind(objects, "RoleBinding") for each in body["subjects"]}
+    assert spaces == {"inference"}
 
 
 @pytest.mark.parametrize("target", TARGETS)
