@@ -44,7 +44,13 @@ def check(admin: str | None, dump_file: Path | None) -> Iterator[Finding]:
             _CHECK, f"no configuration dump from {dump_file or admin}: {error}", "kubectl port-forward its port 15000"
         )
         return
-    yield from check_dump(dump)
+    try:
+        yield from list(check_dump(dump))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        yield fail(
+            _CHECK, f"{dump_file or admin} is not the configuration dump of an Envoy: {type(error).__name__} {error}",
+            "save /config_dump of its admin page as it is",
+        )  # fmt: skip
 
 
 def check_dump(dump: Any) -> Iterator[Finding]:

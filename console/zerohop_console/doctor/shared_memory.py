@@ -36,6 +36,9 @@ def check(
     except PermissionError:
         yield fail(_CHECK, f"{shm_dir} cannot be reached by this user", f"add the user to the group of {shm_dir}")
         return
+    if not stat.S_ISDIR(status.st_mode):
+        yield fail(_CHECK, f"{shm_dir} is not a directory", "name the directory that the agent's --shm-dir names")
+        return
     yield from _directory(shm_dir, status)
     yield from _memory(shm_dir, mounts)
     yield from _label(shm_dir, selinux)

@@ -63,6 +63,9 @@ def test_absent_and_foreign_snapshots(tmp_path: Path) -> None:
     code, findings = doctor("--only", "shm", "--shm-dir", tmp_path / "none")
     assert code == 1
     assert findings[0]["fix"]
+    (tmp_path / "file").touch()
+    code, findings = doctor("--only", "shm", "--shm-dir", tmp_path / "file")
+    assert [finding["message"] for finding in findings] == [f"{tmp_path / 'file'} is not a directory"]
     (tmp_path / "node.snap").write_bytes(b"x" * 5000)
     code, findings = doctor("--only", "shm", "--shm-dir", tmp_path)
     assert code == 1

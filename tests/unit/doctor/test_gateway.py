@@ -218,5 +218,8 @@ def test_an_unreadable_dump_is_a_finding(tmp_path: Path) -> None:
     broken.write_text("{")
     (finding,) = gateway.check(None, broken)
     assert finding.level is Level.FAIL
+    for odd in (None, 3, "x", {"configs": [{"@type": "x.ClustersConfigDump", "static_clusters": [{"cluster": None}]}]}):
+        broken.write_text(json.dumps(odd))
+        assert [each.level for each in gateway.check(None, broken)] == [Level.FAIL]
     (finding,) = gateway.check("127.0.0.1:1", None)
     assert finding.level is Level.FAIL
