@@ -89,6 +89,10 @@ def context_of(pair: KeyPair) -> ssl.SSLContext:
         except (ssl.SSLError, OSError, ValueError) as error:
             raise ConfigError(f"the client CA does not load: {_said(error)}") from None
         context.verify_mode = ssl.CERT_REQUIRED
+        # A ticket would let a client back in whose CA is gone. (TLS 1.2 can also resume by session id, for which Python
+        # has no switch: until its session is two hours old, or the picker is started again.)
+        context.num_tickets = 0
+        context.options |= ssl.OP_NO_TICKET
     return context
 
 

@@ -66,13 +66,13 @@ def extproc_services(core: ProtocolCore, pool: str | None = None) -> Services:
 @contextlib.asynccontextmanager
 async def serving(
     kind: str, core: ProtocolCore, where: str, *, tls: bool = False, limits: Limits | None = None,
-    folder: Path | None = None,
+    folder: Path | None = None, client_ca: Path | None = None,
 ) -> AsyncIterator[Served]:  # fmt: skip
     """Run the front `kind` ("native" or "grpcio") at `where` with ext-proc and health services."""
     metrics = Metrics()
     front: Front
     front = NativeFront(limits or Limits(), metrics) if kind == "native" else GrpcioFront(limits or Limits(), metrics)
-    pair = Tls(folder, None, metrics) if tls else None
+    pair = Tls(folder, client_ca, metrics) if tls else None
     served = Served(front, core, Listen.parse(where), metrics, pair)
     services = {**extproc_services(core), **health_services(served.health)}
     served.where = await front.listen(
