@@ -81,6 +81,12 @@ def start_envoy(
     return Envoy(process, eventually(lambda: admin.read_text().strip(), 5))
 
 
+def listener_ports(envoy: Envoy) -> dict[str, int]:
+    """Return the port of every listener by its name."""
+    statuses = json.loads(envoy.admin("/listeners?format=json"))["listener_statuses"]
+    return {status["name"]: status["local_address"]["socket_address"]["port_value"] for status in statuses}
+
+
 def ext_proc_of(config: dict[str, Any]) -> dict[str, Any]:
     """Return the ext_proc filter of a configuration."""
     manager = config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]

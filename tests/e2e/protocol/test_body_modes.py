@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.fleet import Fleet
-from support.gateway import Backend, Client, Envoy, backends, ready, start_envoy
+from support.gateway import Backend, Client, Envoy, backends, listener_ports, ready, start_envoy
 from support.processes import Processes
 
 pytestmark = pytest.mark.e2e
@@ -45,11 +45,6 @@ def _one_listener_per_pair(config: dict[str, Any]) -> None:
                 "response_trailer_mode": "SEND" if response.startswith("FULL") else "SKIP",
             }
             listeners.append(mine)
-
-
-def _ports(envoy: Envoy) -> dict[str, int]:
-    statuses = json.loads(envoy.admin("/listeners?format=json"))["listener_statuses"]
-    return {status["name"]: status["local_address"]["socket_address"]["port_value"] for status in statuses}
 
 
 async def _exercise(envoy: Envoy, servers: list[Backend], request_mode: str) -> None:
@@ -97,7 +92,7 @@ async def test_every_pair_of_modes(run: Processes, tmp_path: Path, response: str
             )  # fmt: skip
             await ready(envoy, workers=1, servers=2)
             failed = {}
-            for name, port in _ports(envoy).items():
+            for name, port in listener_ports(envoy).items():
                 envoy.port = port
                 try:
                     await _exercise(envoy, servers, name.partition("/")[0])
