@@ -103,7 +103,7 @@ class _Loop:
                 slow = started >= self._slow_due
                 if slow:
                     self._last_slow, self._slow_due = started, started + self._slow_s
-                    self._stop_if_lost(started)
+                self._stop_if_lost(started)
                 self._tick(slow=slow)
                 due = max(due + self._fast_s, time.monotonic())
                 if self._wake.wait(max(0.0, due - time.monotonic())):
