@@ -123,9 +123,9 @@ class ExtProcStream:
         self.finished = True
         return []
 
-    def refuse(self, status: int, reason: str, message: str, retry_after_s: int | None = None) -> list[bytes]:
-        """Replies that refuse the request for a reason of the front's own (a cap, draining)."""
-        return [] if self.finished else self._refuse(Refusal(status, reason, message, retry_after_s))
+    def refuse(self, status: int, reason: str, message: str) -> list[bytes]:
+        """Replies that refuse the request for a reason of the front's own: a cap, draining. Invites to try again on 503."""
+        return [] if self.finished else self._refuse(Refusal(status, reason, message, 1 if status == 503 else None))
 
     def close(self) -> None:
         """Releases what the stream holds, and its place in the in-flight counts. Idempotent."""

@@ -314,6 +314,8 @@ def test_the_front_can_refuse() -> None:
     it = exchange()
     it.feed(request_headers())
     (reply,) = it.stream.refuse(503, "rejected-shutting-down", "the picker is shutting down")
-    assert x.envoy.ProcessingResponse.FromString(reply).immediate_response.status.code == 503
+    refusal = x.envoy.ProcessingResponse.FromString(reply)
+    assert refusal.immediate_response.status.code == 503
+    assert any(option.header.key == "retry-after" for option in refusal.immediate_response.headers.set_headers)
     assert it.stream.refuse(503, "", "twice") == []
     assert it.stream._core.counters.refusals == {(503, "rejected-shutting-down"): 1}
