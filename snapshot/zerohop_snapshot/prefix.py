@@ -25,6 +25,7 @@ from __future__ import annotations
 import secrets
 import struct
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -33,7 +34,7 @@ import numpy as np
 import xxhash
 
 from .header import HEADER_BYTES
-from .prefixtable import I32, U64, WAYS, Located, PrefixTable
+from .prefixtable import I32, WAYS, Located, PrefixTable
 from .sharedfile import open_or_create
 
 __all__ = ["DEFAULT_ENTRIES", "FILE_NAME", "PrefixDirectory", "PrefixStats"]
@@ -45,6 +46,8 @@ DEFAULT_ENTRIES: Final = 262_144
 #: unit of the times of last use; 2**32 of them are 1.4 years
 _TICK_NS: Final = 10_000_000
 _MARKS: Final = 16
+#: Rows that hold the same blocks, up to which a plain loop is faster than numpy.
+_FEW: Final = 16
 _SPECIFIC: Final = struct.Struct("<QQII")
 _STATS: Final = ("lookups", "lookup_hits", "blocks", "blocks_hit", "inserts", "evictions")
 _ROW_BYTES: Final = 32
@@ -114,11 +117,12 @@ class PrefixDirectory:
         self._key: int = _SPECIFIC.unpack_from(self._map, 128)[0]
         rows = whole[places.rows : places.rows + endpoint_capacity * _ROW_BYTES]
         self._row_words, self._row_longs = rows.cast("I"), rows.cast("Q")
+        self._horizons = np.frombuffer(rows, "<u4")[1 :: _ROW_BYTES // 4]
         self._marks = whole[places.marks : places.marks + endpoint_capacity * _MARKS * 4].cast("I")
         self._table = PrefixTable(self._map, self.sets, places.words, places.tags, places.used, places.masks)
         self._located: Located | None = None
 
-    def hash_blocks(self, domain: bytes, text: bytes, block_bytes: int, limit: int = 2048) -> U64:
+    def hash_blocks(self, domain: bytes, text: bytes, block_bytes: int, limit: int = 2048) -> list[int]:
         """Cumulative hashes of the full blocks of `text`, at most `limit` of them; the unfilled last block is left out.
 
         `domain` separates what must never match (model, adapter, cache salt), tagged and length-prefixed by the caller.
@@ -131,49 +135,76 @@ class PrefixDirectory:
         for start in range(0, count * block_bytes, block_bytes):
             seed = digest(view[start : start + block_bytes], seed)
             out.append(seed)
-        return np.array(out, np.uint64)
+        return out
 
-    def match(self, hashes: U64) -> I32:
-        """Leading blocks that each endpoint row holds: int32, `endpoint_capacity` long, 0..len(hashes).
+    def match(self, hashes: Sequence[int]) -> I32:
+        """Leading blocks that each endpoint row holds: int32, `endpoint_capacity` long, 0..len(hashes)."""
+        matched = np.zeros(self.endpoint_capacity, np.int32)
+        for row, held in self.holders(hashes).items():
+            matched[row] = held
+        return matched
+
+    def holders(self, hashes: Sequence[int]) -> dict[int, int]:
+        """Leading blocks by endpoint row, 1..len(hashes); a row that holds none of them is left out.
 
         A row's blocks older than its capacity allows (see `set_capacity`) do not count. The place of the blocks is
-        kept for an `insert` of the same array right after.
+        kept for an `insert` of the same list right after.
         """
-        matched = np.zeros(self.endpoint_capacity, np.int32)
-        if len(hashes) == 0:
-            return matched
+        found: dict[int, int] = {}
+        if not hashes:
+            return found
         located = self._located = self._table.locate(hashes)
-        longest = 0
+        words = self._row_words
         for bits, depth in located.drops:
+            if bits.bit_count() > _FEW:
+                self._add_many(found, bits, located.slots[:depth])
+                continue
             while bits:
                 row = (bits & -bits).bit_length() - 1
                 bits &= bits - 1
-                held = self._still_fits(row, located.slots, depth)
-                matched[row] = held
-                longest = max(longest, held)
+                horizon = words[row * 8 + 1]
+                held = self._newer(located.slots[:depth], horizon) if horizon else depth
+                if held:
+                    found[row] = held
         stats = self._stats
         stats[0] += 1
         stats[2] += len(hashes)
-        if longest:
+        if found:
             stats[1] += 1
-            stats[3] += longest
-        return matched
+            stats[3] += max(found.values())
+        return found
 
-    def _still_fits(self, row: int, slots: Any, depth: int) -> int:
-        """`depth`, cut at the first block that is older than the row's horizon."""
-        horizon = self._row_words[row * 8 + 1]
-        if not horizon:
-            return depth
-        old = self._table.used[slots[:depth]] < horizon
-        return int(old.argmax()) if old.any() else depth
+    def _newer(self, slots: Any, horizon: int) -> int:
+        """How many of the leading `slots` were used at `horizon` or later."""
+        if isinstance(slots, list):
+            used = self._table.used_view
+            for count, slot in enumerate(slots):
+                if used[slot] < horizon:
+                    return count
+            return len(slots)
+        old = self._table.used[slots] < horizon
+        return int(old.argmax()) if old.any() else len(slots)
 
-    def insert(self, hashes: U64, row: int, generation: int, now_ns: int | None = None) -> None:
+    def _add_many(self, found: dict[int, int], bits: int, slots: Any) -> None:
+        """The same for many rows that hold the same blocks, as with a system prompt that all endpoints have seen."""
+        mask = np.frombuffer(bits.to_bytes(8 * self._places.words, "little"), np.uint8)
+        rows = np.flatnonzero(np.unpackbits(mask, bitorder="little"))
+        horizons = self._horizons[rows]
+        if not horizons.any():
+            found.update(dict.fromkeys(rows.tolist(), len(slots)))
+            return
+        # The least time of use so far never grows, so that it can be searched from its end.
+        least = np.minimum.accumulate(self._table.used[np.asarray(slots)])
+        held = len(slots) - np.searchsorted(least[::-1], horizons, side="left")
+        found.update((row, count) for row, count in zip(rows.tolist(), held.tolist(), strict=True) if count)
+
+    def insert(self, hashes: Sequence[int], row: int, generation: int, now_ns: int | None = None) -> None:
         """Note that the endpoint at `row` will hold these blocks; call it at dispatch.
 
         A row that has a newer generation in the directory is left alone (a late insert must not revive a dead
         endpoint); a row with an older one is cleared first. A full set gives up its least recently used way.
         """
-        if len(hashes) == 0 or not 0 <= row < self.endpoint_capacity:
+        if not hashes or not 0 <= row < self.endpoint_capacity:
             return
         known = self._row_words[row * 8]
         if known > generation:

@@ -6,7 +6,7 @@ about 1 us per block and no array made; longer ones use numpy, whose fixed cost 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -31,7 +31,9 @@ class Located:
 
     __slots__ = ("drops", "hashes", "slots")
 
-    def __init__(self, hashes: U64, slots: list[int] | npt.NDArray[np.int64], drops: list[tuple[int, int]]) -> None:
+    def __init__(
+        self, hashes: Sequence[int], slots: list[int] | npt.NDArray[np.int64], drops: list[tuple[int, int]]
+    ) -> None:
         self.hashes = hashes
         self.slots = slots
         #: (bits, blocks): these endpoints hold exactly that many leading blocks
@@ -47,7 +49,7 @@ class PrefixTable:
         self._words: Final = words
         whole = memoryview(memory)
         self._tag_view = whole[tags : tags + 4 * entries].cast("I")
-        self._used_view = whole[used : used + 4 * entries].cast("I")
+        self.used_view: Final = whole[used : used + 4 * entries].cast("I")
         self._mask_bytes = whole[masks : masks + 8 * words * entries]
         self._mask_view = self._mask_bytes.cast("Q")
         self.tags: Final = np.frombuffer(memory, "<u4", entries, tags)
@@ -55,16 +57,16 @@ class PrefixTable:
         self.masks: Final = np.frombuffer(memory, "<u8", entries * words, masks).reshape(entries, words)
         self._zeros: Final = bytes(8 * words)
 
-    def locate(self, hashes: U64) -> Located:
+    def locate(self, hashes: Sequence[int]) -> Located:
         """Find the leading blocks that are in the table, and who holds how many of them."""
         return self._walk(hashes) if len(hashes) <= SHORT else self._gather(hashes)
 
-    def _walk(self, hashes: U64) -> Located:
+    def _walk(self, hashes: Sequence[int]) -> Located:
         sets, tags, mask_bytes, size = self._sets, self._tag_view, self._mask_bytes, 8 * self._words
         slots: list[int] = []
         drops: list[tuple[int, int]] = []
         holders = -1
-        for depth, value in enumerate(hashes.tolist()):
+        for depth, value in enumerate(hashes):
             base = ((value >> 32) * sets >> 32) * WAYS
             try:
                 slot = base + tags[base : base + WAYS].tolist().index(value & _LOW or 1)
@@ -81,8 +83,8 @@ class PrefixTable:
             drops.append((holders, len(slots)))
         return Located(hashes, slots, drops)
 
-    def _gather(self, hashes: U64) -> Located:
-        base, tags = self._places(hashes)
+    def _gather(self, hashes: Sequence[int]) -> Located:
+        base, tags = self._places(np.array(hashes, np.uint64))
         hit = self.tags.reshape(-1, WAYS)[base] == tags[:, None]
         found = hit.any(axis=1)
         leading = len(hashes) if found.all() else int(found.argmin())
@@ -133,14 +135,17 @@ class PrefixTable:
             self.masks[slots, word] |= np.uint64(bit)
             self.used[slots] = np.maximum(np.int64(now) - np.arange(leading, dtype=np.int64), 1)
         else:
-            for depth, slot in enumerate(map(int, located.slots)):
+            used = self.used_view
+            for depth, slot in enumerate(located.slots):
                 masks[slot * words + word] |= bit
-                self._used_view[slot] = max(now - depth, 1)
-        return self._put(enumerate(located.hashes[leading:].tolist(), leading), row, now)
+                used[slot] = now - depth if now > depth else 1
+            if leading == len(located.hashes):
+                return 0, 0
+        return self._put(enumerate(located.hashes[leading:], leading), row, now)
 
     def _put(self, blocks: Iterable[tuple[int, int]], row: int, now: int) -> tuple[int, int]:
         """Note (depth, hash) blocks one after another."""
-        tags, used, masks, words, sets = self._tag_view, self._used_view, self._mask_view, self._words, self._sets
+        tags, used, masks, words, sets = self._tag_view, self.used_view, self._mask_view, self._words, self._sets
         word, bit, size = row >> 6, 1 << (row & 63), 8 * self._words
         fresh = evicted = 0
         for depth, value in blocks:
@@ -164,7 +169,7 @@ class PrefixTable:
         return fresh, evicted
 
     def _note_gather(self, located: Located, row: int, now: int) -> tuple[int, int]:
-        base, tags = self._places(located.hashes)
+        base, tags = self._places(np.array(located.hashes, np.uint64))
         current = self.tags.reshape(-1, WAYS)[base]
         hit = current == tags[:, None]
         found = hit.any(axis=1)
@@ -181,7 +186,7 @@ class PrefixTable:
         lost = np.flatnonzero(self.tags[slots] != tags)
         self.masks[slots, row >> 6] |= np.uint64(1 << (row & 63))
         self.used[slots] = np.maximum(np.int64(now) - np.arange(len(slots), dtype=np.int64), 1)
-        again = self._put(((depth, int(located.hashes[depth])) for depth in lost.tolist()), row, now)
+        again = self._put(((depth, located.hashes[depth]) for depth in lost.tolist()), row, now)
         return len(fresh) - len(lost) + again[0], evicted + again[1]
 
     def forget(self, row: int) -> None:

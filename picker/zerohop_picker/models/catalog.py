@@ -23,6 +23,9 @@ class Resolution:
     reserved: bool = False
 
 
+_UNCHANGED: Final = Resolution(None, 0)
+
+
 class Catalog:
     """The models, objectives and rewrites of one pool, compiled for lookup; ``problems`` names what is ignored."""
 
@@ -51,11 +54,8 @@ class Catalog:
             for rule in rewrite.rules:
                 for name in rule.models or (None,):
                     self._rules.setdefault(name, rule)
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing here can change a request."""
-        return not (self._models or self._objectives or self._rules)
+        #: Whether nothing here can change a request.
+        self.empty = not (self._models or self._objectives or self._rules)
 
     def resolve(self, model: str | None, header: str | None, objective: str | None) -> Resolution:
         """Return what a request for ``model`` becomes.
@@ -63,6 +63,8 @@ class Catalog:
         Precedence: a rewrite that names the model exactly, a rewrite without matches, the ``header``, the targets of an
         InferenceModel, the name itself. An unknown objective counts as none; then the model's criticality stands.
         """
+        if self.empty and not header:
+            return _UNCHANGED
         known = self._models.get(model) if model is not None else None
         priority = self._objectives.get(objective) if objective is not None else None
         if priority is None:

@@ -14,11 +14,12 @@ import numpy as np
 from zerohop_picker.scheduling.config import PipelineConfig, Plugin, Profile
 from zerohop_picker.scheduling.guard import WATCH, TimeLimited
 from zerohop_picker.scheduling.pickers import max_score
+from zerohop_picker.scheduling.profiles import Single
 from zerohop_picker.scheduling.request import Randomness, Request
 from zerohop_picker.scheduling.user_plugins import DEFAULT_BUDGET_MS
 from zerohop_picker.state.endpoints import Endpoints
 from zerohop_picker.state.names import host_of
-from zerohop_picker.state.view import Floats
+from zerohop_picker.state.view import Floats, Mask
 
 #: An unknown score counts as the worst known one, less this: it never wins a tie for being unknown.
 UNKNOWN_PENALTY: Final = 1e-6
@@ -33,20 +34,33 @@ _MOST: Final = 1e9
 Observe = Callable[[str, str, str, float], None]
 
 
-@dataclass(slots=True)
 class Outcome:
     """What one profile found: rows in order, best first."""
 
-    rows: tuple[int, ...]
-    addresses: tuple[str, ...]
-    endpoints: Endpoints
+    __slots__ = ("_endpoints", "_mask", "addresses", "rows")
+
+    def __init__(
+        self, rows: tuple[int, ...], addresses: tuple[str, ...], endpoints: Endpoints, mask: Mask | None = None
+    ) -> None:
+        """Take the rows; they were chosen among ``endpoints``, or among those where ``mask`` holds."""
+        self.rows = rows
+        self.addresses = addresses
+        self._endpoints = endpoints
+        self._mask = mask
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """The candidates that the filters left."""
+        if self._mask is not None:
+            self._endpoints, self._mask = self._endpoints.take(self._mask), None
+        return self._endpoints
 
     def uncached_tokens(self, request: Request) -> float:
         """Return the prompt tokens that the first endpoint would have to prefill."""
         lookup = request.prefix
         if lookup is None or lookup.blocks == 0:
             return float(request.prompt_tokens)
-        return request.prompt_tokens * (1.0 - float(lookup.matched[self.rows[0]]) / lookup.blocks)
+        return request.prompt_tokens * (1.0 - lookup.depths.get(self.rows[0], 0) / lookup.blocks)
 
     def redirect(self, port: int) -> None:
         """Send to the same hosts at another port."""
@@ -108,6 +122,7 @@ class CompiledProfile:
         self.name = profile.name
         self._filters = [_step(plugin) for plugin in profile.filters]
         self._scorers = [_step(plugin, weight) for plugin, weight in profile.scorers if weight > 0.0]
+        self._last_filter = self._filters[-1] if self._filters else None
         self._pick = profile.picker.instance
         self._picker = profile.picker
         self._count: int = profile.picker.values["maxNumOfEndpoints"]
@@ -125,30 +140,44 @@ class CompiledProfile:
         self, endpoints: Endpoints, request: Request, trace: Trace | None, observe: Observe | None
     ) -> Outcome | Nothing:
         eligible = endpoints
+        mask: Mask | None = None
         for step in self._filters:
             mask = _call(step, endpoints, request, "filter", observe)
-            if mask is None or mask.all():
+            if mask is None:
+                continue
+            held = mask.tobytes()  # counted in a tenth of the time of any() and all()
+            kept = held.count(1)
+            if kept == len(endpoints):
                 continue
             if trace is not None:
                 trace.add(step.name, 0.0, endpoints, mask.astype(np.float64))
-            if not mask.any():
+            if kept == 0:
                 return Nothing(step.name, step.structural)
+            if kept == 1 and step is self._last_filter and trace is None and not step.structural:
+                rows = [endpoints.row(held.index(1))]
+                return self._outcome(rows, endpoints, mask, eligible, request)
             endpoints = endpoints.take(mask)
             if step.structural:
                 eligible = endpoints
         if len(endpoints) == 1 and trace is None:
-            rows = [int(endpoints.rows[0])]  # one is left: whatever its scores are
+            rows = [endpoints.row(0)]  # one is left: whatever its scores are
         else:
             scores = self._score(endpoints, request, trace, observe)
             started = time.perf_counter() if observe is not None else 0.0
             chosen = self._pick(scores, self._count, request.random)
             if observe is not None:
                 observe("picker", self._picker.type.type, self._picker.name, time.perf_counter() - started)
-            rows = endpoints.rows[chosen].tolist()
-        if len(rows) < self._count and len(eligible) > len(endpoints):
+            rows = [endpoints.row(index) for index in chosen]
+        return self._outcome(rows, endpoints, None, eligible, request)
+
+    def _outcome(
+        self, rows: list[int], endpoints: Endpoints, mask: Mask | None, eligible: Endpoints, request: Request
+    ) -> Outcome:
+        """Return ``rows`` as chosen among ``endpoints`` (where ``mask`` holds), filled up from those that can serve."""
+        if len(rows) < self._count and (mask is not None or len(eligible) > len(endpoints)):
             rows += _fallbacks(eligible, rows, self._count - len(rows), request.random)
         texts = endpoints.view.names.addresses
-        return Outcome(tuple(rows), tuple([texts[row] or "" for row in rows]), endpoints)
+        return Outcome(tuple(rows), tuple([texts[row] or "" for row in rows]), endpoints, mask)
 
     def _score(self, endpoints: Endpoints, request: Request, trace: Trace | None, observe: Observe | None) -> Floats:
         total: Floats | None = None
@@ -220,9 +249,8 @@ def _fallbacks(eligible: Endpoints, chosen: list[int], count: int, random: Rando
     key: Floats = np.fmin(eligible.requests, _MOST)
     np.negative(key, out=key)
     for row in chosen:
-        key[eligible.position(row)] = -np.inf
-    spare: list[int] = eligible.rows[max_score(key, count, random)].tolist()
-    return spare
+        key[eligible.find(row)] = -math.inf
+    return [eligible.row(index) for index in max_score(key, count, random)]
 
 
 class Pipeline:
@@ -235,6 +263,8 @@ class Pipeline:
             name: CompiledProfile(profile, observe) for name, profile in config.profiles.items()
         }
         self.handler = config.handler.instance
+        #: The profile that every request runs, where there is no choice of profiles.
+        self.only = self.profiles[self.handler.profile] if isinstance(self.handler, Single) else None
         self.detector = config.detector.instance
         plugins = list(config.plugins.values())
         #: Plugins that want to know where a request went, each with the profile it watches ("" = the primary one).

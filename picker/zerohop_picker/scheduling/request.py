@@ -86,11 +86,24 @@ class Request:
 
     def prefix_ratio(self, endpoints: Endpoints) -> Floats:
         """Return the share of the prompt's blocks that each endpoint has served before, 0..1; 0 without a prompt."""
+        return self.matched_blocks(endpoints) / max(self.prompt_blocks, 1)
+
+    @property
+    def prompt_blocks(self) -> int:
+        """The prompt's full blocks; 0 without a prompt."""
         lookup = self.prefix
-        if lookup is None or lookup.blocks == 0:
-            return np.zeros(len(endpoints))
-        ratio: Floats = endpoints.of_rows(lookup.matched) / lookup.blocks
-        return ratio
+        return 0 if lookup is None else lookup.blocks
+
+    def matched_blocks(self, endpoints: Endpoints) -> Floats:
+        """Return how many leading blocks of the prompt each endpoint has served before."""
+        lookup = self.prefix
+        matched = np.zeros(len(endpoints))
+        if lookup is not None:
+            for row, depth in lookup.depths.items():
+                index = endpoints.find(row)
+                if index >= 0:
+                    matched[index] = depth
+        return matched
 
     def uncached_tokens(self, endpoints: Endpoints) -> Floats:
         """Return the prompt tokens that each endpoint would have to prefill."""

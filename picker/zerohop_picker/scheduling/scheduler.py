@@ -78,6 +78,7 @@ class StandardScheduler:
         self._fallback = Fallback()
         self._clock = clock
         self._changes = log.OncePerChange()
+        self._agent_alive: bool | None = None
         self._files = PluginFiles()
         self.swap(config)
 
@@ -173,12 +174,15 @@ class StandardScheduler:
         if isinstance(found, Refusal):
             return found
         view, endpoints = found
-        if now_ns - view.published_ns > AGENT_SILENT_NS:
-            self._changes.log(
-                _LOG, "warning", "agent", "silent", "the snapshot is not renewed: least in flight, then round robin"
-            )
+        alive = now_ns - view.published_ns <= AGENT_SILENT_NS
+        if alive is not self._agent_alive:
+            self._agent_alive = alive
+            if alive:
+                log.event(_LOG, "info", "the snapshot is being renewed")
+            else:
+                log.event(_LOG, "warning", "the snapshot is not renewed: least in flight, then round robin")
+        if not alive:
             return self.fallback(llm, now_ns)
-        self._changes.log(_LOG, "info", "agent", "alive", "the snapshot is being renewed")
         request = Request(llm, view, now_ns, random=self._random, prefixes=self._prefixes, sessions=self._sessions)
         resolution = self._catalogs.resolve(view.names, llm)
         if resolution.reserved:
@@ -191,6 +195,11 @@ class StandardScheduler:
             self.measures.shed.increment()
             return refusals.SHED
         trace = Trace() if pipeline.config.debug_scores and llm.headers.get(DEBUG_REQUEST_HEADER) else None
+        if pipeline.only is not None:
+            found_one = pipeline.only.run(endpoints, request, trace)
+            if isinstance(found_one, Nothing):
+                return refusals.dropped(found_one)
+            return self._decide(request, Plan(pipeline.only.name, {pipeline.only.name: found_one}), resolution, trace)
         nothing: list[Nothing] = []
 
         def run(profile: str) -> Outcome | None:
@@ -268,7 +277,7 @@ class StandardScheduler:
         asked = request.llm.model or ""
         self.measures.decided.increment()
         self.measures.requests.labels(asked, model or asked, str(resolution.priority)).increment()
-        observed_ns = int(view.raw("observed_ns")[row])
+        observed_ns = self._loads.observed_ns(row)
         if observed_ns:
             self.measures.value_age.observe((now_ns - observed_ns) * 1e-9)
         # Last of all: nothing after it can fail and leave a count behind.

@@ -36,6 +36,7 @@ class Endpoints:
 
     __slots__ = (
         "_at",
+        "_first",
         "_fixed",
         "_mask",
         "_moving",
@@ -57,6 +58,8 @@ class Endpoints:
         self.loads = loads
         self.rows = rows
         self._at = without_gaps(rows)
+        #: The first row where they have no gap, else -1.
+        self._first: int = self._at.start if isinstance(self._at, slice) else -1
         self._now_ns = now_ns
         # Of what these are a part, and which part: what is known of the whole need not be computed again.
         self._parent: Endpoints | None = None
@@ -76,9 +79,17 @@ class Endpoints:
         part._parent, part._mask = self, mask
         return part
 
-    def position(self, row: int) -> int:
-        """Return where ``row``, one of the candidates, stands among them."""
-        return row - self._at.start if isinstance(self._at, slice) else int(np.searchsorted(self.rows, row))
+    def find(self, row: int) -> int:
+        """Return where ``row`` stands among the candidates, -1 when it is none of them."""
+        if self._first >= 0:
+            index = row - self._first
+            return index if 0 <= index < len(self.rows) else -1
+        index = int(self.rows.searchsorted(row))
+        return index if index < len(self.rows) and self.rows[index] == row else -1
+
+    def row(self, index: int) -> int:
+        """Return the row of the candidate at ``index``."""
+        return self._first + index if self._first >= 0 else int(self.rows[index])
 
     def at(self, now_ns: int) -> None:
         """Judge ages by ``now_ns`` from now on."""
@@ -93,13 +104,12 @@ class Endpoints:
         """Return a snapshot column as it was published, whatever its age. Raises: KeyError if unknown."""
         return self.view.raw(name)[self._at]
 
-    def of_rows(self, values: Column) -> Column:
-        """Return the candidates' entries of an array that has one per row of the snapshot's table."""
-        return values[self._at]
-
     def column(self, name: str) -> Floats:
         """Return a snapshot column as float64; values past their age bound are NaN. Raises: KeyError if unknown."""
-        return self.remember(name, lambda endpoints: endpoints._read(name))  # noqa: SLF001 - one class
+        kept: Floats | None = self._fixed.get(name)
+        if kept is None:
+            kept = self.remember(name, lambda endpoints: endpoints._read(name))  # noqa: SLF001 - one class
+        return kept
 
     def _read(self, name: str) -> Floats:
         index = _GAUGE_INDEX.get(name)

@@ -8,11 +8,11 @@ domain. Entries are written at dispatch, because the next request of a conversat
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from zerohop_picker.request.model import LLMRequest
 from zerohop_picker.state.names import Names
@@ -37,11 +37,11 @@ class DirectoryStats(Protocol):
 class Directory(Protocol):
     """What is needed of ``zerohop_snapshot.prefix.PrefixDirectory``."""
 
-    def hash_blocks(self, domain: bytes, text: bytes, block_bytes: int) -> npt.NDArray[np.uint64]: ...  # noqa: D102
+    def hash_blocks(self, domain: bytes, text: bytes, block_bytes: int, limit: int) -> Sequence[int]: ...  # noqa: D102
 
-    def match(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]: ...  # noqa: D102
+    def holders(self, hashes: Sequence[int]) -> Mapping[int, int]: ...  # noqa: D102
 
-    def insert(self, hashes: npt.NDArray[np.uint64], row: int, generation: int) -> object: ...  # noqa: D102
+    def insert(self, hashes: Sequence[int], row: int, generation: int) -> object: ...  # noqa: D102
 
     def set_capacity(self, row: int, blocks: int) -> None: ...  # noqa: D102
 
@@ -74,15 +74,21 @@ class PrefixSettings:
         return DEFAULT_BLOCK_BYTES if wanted <= DEFAULT_BLOCK_BYTES else 1 << math.ceil(math.log2(wanted))
 
 
-@dataclass(frozen=True, slots=True)
 class Lookup:
-    """What the directory knew of one prompt: ``matched[row]`` leading blocks of ``blocks``, ``longest`` at most."""
+    """What the directory knew of one prompt, which has ``blocks`` full blocks of ``block_bytes`` each.
 
-    hashes: npt.NDArray[np.uint64]
-    blocks: int
-    block_bytes: int
-    matched: npt.NDArray[np.int32]
-    longest: int
+    ``depths`` has the leading blocks, 1..blocks, of each row that holds any: a few of many. ``longest`` is the most.
+    """
+
+    __slots__ = ("block_bytes", "blocks", "depths", "hashes", "longest")
+
+    def __init__(self, hashes: Sequence[int], block_bytes: int, depths: Mapping[int, int]) -> None:
+        """Take what the directory said."""
+        self.hashes = hashes
+        self.blocks = len(hashes)
+        self.block_bytes = block_bytes
+        self.depths = depths
+        self.longest = max(depths.values()) if depths else 0
 
 
 class PrefixUse:
@@ -95,6 +101,7 @@ class PrefixUse:
         self._names = Names({}, 0)
         self._domains: dict[tuple[str | None, str | None], bytes] = {}
         self._block_bytes = DEFAULT_BLOCK_BYTES
+        self._limit = 0
         self._present: set[int] = set()
         #: Totals for the metrics: prompts looked up, blocks looked up, blocks that some endpoint had.
         self.lookups = self.blocks_seen = self.blocks_matched = 0
@@ -113,23 +120,18 @@ class PrefixUse:
         if names is not self._names:
             self._names = names
             self._domains.clear()
-            self._block_bytes = self._settings.block_bytes(names)
+            size = self._block_bytes = self._settings.block_bytes(names)
+            self._limit = min(self._settings.max_blocks, max(1, self._settings.max_tokens * BYTES_PER_TOKEN // size))
             self._follow(view)
         size = self._block_bytes
         if len(text) < size:
             return None
-        limit = min(self._settings.max_blocks, max(1, self._settings.max_tokens * BYTES_PER_TOKEN // size))
-        if len(text) > limit * size:
-            text = text[: limit * size]
-        hashes = self._directory.hash_blocks(self._domain(model, llm.cache_salt), text, size)
-        matched = self._directory.match(hashes)
-        if len(matched) < view.rows:  # the table has grown beyond what the directory was made for
-            matched = np.pad(matched, (0, view.rows - len(matched)))
-        longest = int(matched.max())
+        hashes = self._directory.hash_blocks(self._domain(model, llm.cache_salt), text, size, self._limit)
+        lookup = Lookup(hashes, size, self._directory.holders(hashes))
         self.lookups += 1
-        self.blocks_seen += len(hashes)
-        self.blocks_matched += longest
-        return Lookup(hashes, len(hashes), size, matched, longest)
+        self.blocks_seen += lookup.blocks
+        self.blocks_matched += lookup.longest
+        return lookup
 
     def _domain(self, model: str | None, salt: str | None) -> bytes:
         key = (model, salt)

@@ -117,7 +117,7 @@ class View:
         oldest = self._oldest_ns
         if oldest is None:
             observed = self.raw("observed_ns")[self.membership.used_rows]
-            oldest = self._oldest_ns = int(observed.min()) if len(observed) else 0
+            oldest = self._oldest_ns = int(np.minimum.reduce(observed)) if len(observed) else 0
         return oldest
 
 

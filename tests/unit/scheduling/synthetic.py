@@ -110,9 +110,7 @@ class Known(PrefixUse):
         self._matched, self._count, self._size = matched, blocks, block_bytes
 
     def look_up(self, llm: LLMRequest, model: str | None, view: View) -> Lookup | None:
-        matched = np.zeros(view.rows, np.int32)
-        matched[: len(self._matched)] = self._matched
-        return Lookup(np.zeros(self._count, np.uint64), self._count, self._size, matched, int(matched.max()))
+        return Lookup([0] * self._count, self._size, {row: count for row, count in enumerate(self._matched) if count})
 
 
 def request(

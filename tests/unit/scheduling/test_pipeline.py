@@ -251,7 +251,7 @@ def test_a_row_that_changes_hands_between_two_looks_does_not_pass_its_prefixes_o
     assert scheduler._prefixes is not None
     lookup = scheduler._prefixes.look_up(chat(prompt), "m", view)
     assert lookup is not None
-    assert lookup.matched[row] == 0
+    assert row not in lookup.depths
 
 
 def test_a_reused_row_does_not_inherit_load_or_prefixes(world: World) -> None:
@@ -275,5 +275,4 @@ def test_a_reused_row_does_not_inherit_load_or_prefixes(world: World) -> None:
     assert view is not None
     lookup = matched.look_up(chat(prompt), "m", view)
     assert lookup is not None
-    assert lookup.matched[row] == 0
-    assert lookup.matched[world.rows["other"]] == lookup.blocks
+    assert lookup.depths == {world.rows["other"]: lookup.blocks}

@@ -203,7 +203,7 @@ def test_another_model_salt_or_adapter_is_another_prefix(world: World) -> None:
     def matched(llm: object, model: str) -> float:
         lookup = scheduler._prefixes.look_up(llm, model, seen)  # type: ignore[union-attr,arg-type]
         assert lookup is not None
-        return float(lookup.matched.max())
+        return float(lookup.longest)
 
     assert matched(chat(LONG), "m") > 0
     assert matched(chat(LONG), "other") == 0
@@ -241,7 +241,7 @@ def test_the_directory_is_bounded_and_capacity_follows_the_kv_geometry(world: Wo
     for number, expected in ((0, False), (79, True)):
         lookup = scheduler._prefixes.look_up(chat(f"{number} " * 3000), "m", seen)  # type: ignore[union-attr]
         assert lookup is not None
-        assert bool(lookup.matched.max()) is expected
+        assert bool(lookup.longest) is expected
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     for number in range(160):

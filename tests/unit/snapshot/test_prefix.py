@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from zerohop_snapshot import SnapshotError
+from zerohop_snapshot import SnapshotError, prefix
 from zerohop_snapshot.prefix import FILE_NAME, PrefixDirectory
 from zerohop_snapshot.prefixtable import SHORT
 
@@ -63,7 +63,7 @@ def test_domains_never_match_each_other(tmp_path: Path) -> None:
 
 def test_hashes_differ_between_directories(tmp_path: Path) -> None:
     one, two = PrefixDirectory(tmp_path / "1", entries=64), PrefixDirectory(tmp_path / "2", entries=64)
-    assert one.hash_blocks(b"m", blocks(1), 64).tolist() != two.hash_blocks(b"m", blocks(1), 64).tolist()
+    assert one.hash_blocks(b"m", blocks(1), 64) != two.hash_blocks(b"m", blocks(1), 64)
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
@@ -184,3 +184,23 @@ def test_statistics_and_the_hottest_entries(tmp_path: Path) -> None:
 def test_a_million_entries_take_forty_megabytes(tmp_path: Path) -> None:
     directory = PrefixDirectory(tmp_path, entries=1_000_000, endpoint_capacity=256)
     assert directory.stats().size_bytes <= 40 * 2**20
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_many_holders_of_one_prompt_are_told_as_few_are(
+    tmp_path: Path, depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A system prompt that all endpoints have seen; some of them have seen more since than their caches hold."""
+    directory = PrefixDirectory(tmp_path, entries=32_768)
+    text = blocks(depth)
+    for row in range(60):
+        directory.set_capacity(row, 2 * depth if row % 5 == 0 else 0)
+        insert(directory, text, row, now_ns=(1000 + row) * TICK)
+    for number in range(9):
+        for row in range(0, 60, 10):
+            insert(directory, blocks(depth, (number, row)), row, now_ns=(2000 + number) * TICK)
+    many = matched(directory, text)
+    monkeypatch.setattr(prefix, "_FEW", 1000)
+    assert matched(directory, text) == many
+    assert {row: many.get(row, 0) for row in range(1, 60, 2)} == dict.fromkeys(range(1, 60, 2), depth)
+    assert all(many.get(row, 0) < depth for row in range(0, 60, 10))

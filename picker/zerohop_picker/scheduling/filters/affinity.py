@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -55,19 +56,25 @@ def sticky_prefix(
     above the least loaded candidate: a warm cache is not worth a long queue. Where no load is known, stay.
     """
     lookup = request.prefix
-    if lookup is None or lookup.longest < affinity_threshold * lookup.blocks:
+    if lookup is None:
         return None
-    sticky: Mask = endpoints.of_rows(lookup.matched) >= affinity_threshold * lookup.blocks
+    enough = affinity_threshold * lookup.blocks
+    if lookup.longest < enough or enough <= 0.0:
+        return None
+    sticky: Mask = np.zeros(len(endpoints), dtype=np.bool_)
     requests = endpoints.requests
-    least = requests.min()
-    warm = requests[sticky]
-    if least != least:  # some are unknown: min() of an array with a NaN is NaN
-        warm = warm[np.isfinite(warm)]
-        known = requests[np.isfinite(requests)]
-        least = known.min() if len(known) else np.inf
-    if len(warm) and warm.min() - least > max_extra_requests:
+    warm, found = math.inf, False
+    for row, depth in lookup.depths.items():
+        index = endpoints.find(row) if depth >= enough else -1
+        if index >= 0:
+            sticky[index] = found = True
+            load = float(requests[index])
+            if load < warm:  # never so for NaN, which is unknown
+                warm = load
+    # fmin leaves out what is unknown.
+    if not found or (warm < math.inf and warm - float(np.fmin.reduce(requests)) > max_extra_requests):
         return None
-    return sticky if sticky.any() else None
+    return sticky
 
 
 class LoraAffinity:

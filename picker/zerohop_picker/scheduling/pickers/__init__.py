@@ -24,6 +24,8 @@ _PLACES: Final = 17
 _LARGEST: Final = 1 << 12
 #: The one place that scores with noise are written to: a decision runs to its end before the next one starts.
 _SCRATCH: Final = np.empty(_LARGEST)
+#: Its beginning, by length: a look-up is cheaper than a slice.
+_SCRATCHES: Final[dict[int, Floats]] = {}
 _NOISE: Final = np.random.Generator(np.random.PCG64(7)).random((1 << _PLACES) + _LARGEST) * _TIE
 
 
@@ -32,7 +34,10 @@ def max_score(scores: Floats, count: int, random: Randomness) -> list[int]:
     size = len(scores)
     if size <= _LARGEST:
         start = random.getrandbits(_PLACES)
-        key = np.add(scores, _NOISE[start : start + size], out=_SCRATCH[:size])
+        key = _SCRATCHES.get(size)
+        if key is None:
+            key = _SCRATCHES[size] = _SCRATCH[:size]
+        np.add(scores, _NOISE[start : start + size], key)
     else:
         key = scores + np.random.Generator(np.random.PCG64(random.getrandbits(64))).random(size) * _TIE
     if count > 4:

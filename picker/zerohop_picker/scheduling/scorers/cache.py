@@ -39,7 +39,7 @@ def prefix_cache(
     lookup = request.prefix
     if match_length_weight == 0 or lookup is None:
         return ratio
-    tokens = endpoints.of_rows(lookup.matched) * (lookup.block_bytes / BYTES_PER_TOKEN)
+    tokens = request.matched_blocks(endpoints) * (lookup.block_bytes / BYTES_PER_TOKEN)
     length = np.minimum(1.0, tokens / match_length_scale_tokens)
     return match_length_weight * length * length + (1.0 - match_length_weight) * ratio
 

@@ -82,7 +82,7 @@ def _factor(endpoints: Endpoints) -> Floats:
 
 def _without_picks(endpoints: Endpoints) -> Floats:
     cache = np.fmax(np.fmin(endpoints.kv_cache_usage, 1.0), 0.0)
-    return (endpoints.column("waiting") + 1.0) * _factor(endpoints) + cache * _KV_SHARE
+    return (endpoints.column("waiting") + 1.0) * endpoints.remember("slowdown factor", _factor) + cache * _KV_SHARE
 
 
 TYPES = (
