@@ -124,7 +124,7 @@ class ExtProcStream:
         return []
 
     def refuse(self, status: int, reason: str, message: str) -> list[bytes]:
-        """Replies that refuse the request for a reason of the front's own: a cap, draining. Invites to try again on 503."""
+        """Replies that refuse the request for a reason of the front's own (a cap, draining); 503 asks to try again."""
         return [] if self.finished else self._refuse(Refusal(status, reason, message, 1 if status == 503 else None))
 
     def close(self) -> None:
