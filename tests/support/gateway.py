@@ -74,7 +74,7 @@ def start_envoy(
     path.write_text(json.dumps(config))
     admin = folder / f"{manifest}.admin"
     process = run.start(
-        envoy_binary(), "-c", path, "--concurrency", str(concurrency), "--use-dynamic-base-id", "-l", "warning",
+        envoy_binary(), "-c", path, "--concurrency", str(concurrency), "--disable-hot-restart", "-l", "warning",
         "--admin-address-path", admin,
     )  # fmt: skip
     eventually(lambda: admin.exists() and admin.read_text(), 20, what="Envoy's admin address")
