@@ -69,11 +69,14 @@ class ColdMap:
         generations: Mapping[int, int],
         adapters: Sequence[str | None],
         gpus: Sequence[Mapping[str, Any]],
+        *,
+        served: bool = True,
     ) -> bytes:
-        """The map as bytes."""
+        """The map as bytes. `served=False` leaves out what the servers say that they serve: what a server says may be
+        of any length, and must not keep the other endpoints out."""
         endpoints: dict[int, Any] = dict(self._inherited)
         for row in rows:
-            endpoints[row.row] = _endpoint(row, generations[row.row])
+            endpoints[row.row] = _endpoint(row, generations[row.row], served=served)
             self._inherited.pop(row.row, None)
         packed: bytes = msgpack.packb(
             {
@@ -115,10 +118,11 @@ def _pool(pool: PoolSpec) -> dict[str, Any]:
     }
 
 
-def _endpoint(row: EndpointRow, generation: int) -> dict[str, Any]:
+def _endpoint(row: EndpointRow, generation: int, *, served: bool) -> dict[str, Any]:
     spec = row.spec
     models = list(spec.models)
-    models += [name for name in row.served_models if name not in spec.models]
+    if served:
+        models += [name for name in row.served_models if name not in spec.models]
     return {
         "address": str(spec.address),
         "name": spec.name,
@@ -127,7 +131,7 @@ def _endpoint(row: EndpointRow, generation: int) -> dict[str, Any]:
         "pools": list(spec.pools),
         "labels": dict(spec.labels),
         "models": models,
-        "adapters": list(row.served_adapters),
+        "adapters": list(row.served_adapters) if served else [],
         "engine": spec.engine or row.engine,
         "role": spec.role,
         "gpus": list(spec.gpus),

@@ -287,16 +287,26 @@ class Runtime:
             self.writer.endpoints.set(row.row, "reasons", words[1])
 
     def _write_cold(self, version: tuple[int, int]) -> None:
+        """Write the cold map; where it does not fit, without what the servers say that they serve."""
+        reason = self._set_cold(served=True)
+        text = ""
+        if reason:
+            rest = "the old one stays" if self._set_cold(served=False) else "served models are left out"
+            text = f"the cold map does not fit; {rest}"
+        if self._once.changed("cold", text) and text:
+            event(_logger, "error", text, reason=reason)
+        self._cold_stale, self._cold_version = False, version
+
+    def _set_cold(self, *, served: bool) -> str:
+        """Returns why it does not fit; empty when it does."""
         rows = self.rows.values()
         generations = {row.row: self.writer.generation(row.row) for row in rows}
-        blob = self.cold.build(rows, generations, self.adapters.names(), self.view.boards)
+        names, boards = self.adapters.names(), self.view.boards
         try:
-            self.writer.set_cold(blob)
+            self.writer.set_cold(self.cold.build(rows, generations, names, boards, served=served))
         except ColdTooLarge as error:
-            self._once.log(_logger, "error", "cold", True, "the cold map does not fit", reason=str(error))
-        else:
-            self._once.changed("cold", False)
-        self._cold_stale, self._cold_version = False, version
+            return str(error)
+        return ""
 
     def failure_counts(self) -> dict[tuple[str, UnhealthyReason], int]:
         """Failed scrapes by (address, reason)."""

@@ -38,6 +38,8 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "sleeping": (0.0, 1.0),
     "process_start_s": (1.0, 1e12),
 }
+#: Longer names are nonsense, and every name takes room in the snapshot of the whole node.
+_NAME_LIMIT = 512
 _INTEGERS = frozenset({"block_size", "num_blocks", "max_model_len", "lora_max"})
 
 CONVERTED: Mapping[str, Callable[[float], object]] = {
@@ -155,7 +157,9 @@ def _newest_names(series: Sequence[Series], labels: Sequence[str]) -> Step | Non
     for entry in series:
         joined = next((entry.labels[label] for label in labels if label in entry.labels), None)
         if joined is not None:
-            sets[entry.index] = frozenset(name for part in joined.split(",") if (name := part.strip()))
+            sets[entry.index] = frozenset(
+                name for part in joined.split(",") if 0 < len(name := part.strip()) <= _NAME_LIMIT
+            )
     if not sets:
         return None
 

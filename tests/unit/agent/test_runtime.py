@@ -211,6 +211,25 @@ async def test_a_restart_with_a_full_table_makes_room_for_new_endpoints(tmp_path
     writer.close()
 
 
+async def test_a_server_that_says_too_much_keeps_no_other_endpoint_out(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.apply(endpoint("10.0.0.1:1"))
+    many = tuple(f"{number:0500}" for number in range(1024))
+    bench.readers["10.0.0.1:1"].say(NOW, running=1, models=many, adapters=many)
+    bench.publish(NOW)
+    bench.apply(endpoint("10.0.0.1:1", models=("mine",)), endpoint("10.0.0.2:1"))
+    view = bench.publish(NOW + MS)
+    assert view.get("running", "10.0.0.1:1") == 1
+    assert view.cold["endpoints"][view.row("10.0.0.1:1")]["models"] == ["mine"]
+    assert view.row("10.0.0.2:1") != view.row("10.0.0.1:1")
+    told = [record.getMessage() for record in caplog.records if "cold map" in record.getMessage()]
+    assert told == ["the cold map does not fit; served models are left out"]
+    bench.readers["10.0.0.1:1"].say(NOW + SECOND, running=1, models=("few",))
+    view = bench.publish(NOW + SECOND)
+    assert view.cold["endpoints"][view.row("10.0.0.1:1")]["models"] == ["mine", "few"]
+
+
 @pytest.mark.parametrize("blob", [b"", b"\xc1", b"\x93\x01\x02\x03", b"\x81\xa1v\x02"])
 def test_a_cold_map_that_cannot_be_read_is_no_obstacle(blob: bytes) -> None:
     from zerohop_agent.cold_map import ColdMap

@@ -301,6 +301,9 @@ class TestAdapters:
     def test_repeated_names_and_blanks(self) -> None:
         assert read(self.LINE.format(2, "a,a, b,,", "a", 5)).lora_running == frozenset({"a", "b"})
 
+    def test_a_name_without_end_is_no_name(self) -> None:
+        assert read(self.LINE.format(2, "a," + "b" * 513, "b" * 2000, 5)).lora_running == frozenset({"a"})
+
     def test_the_older_spelling(self) -> None:
         page = 'vllm:lora_requests_info{max_lora="2",running_adapters="a",waiting_adapters="b"} 5\n'
         signals = read(page)
