@@ -15,7 +15,7 @@ from pathlib import Path
 from support.waiting import eventually
 
 #: Seconds that a child may take to its readiness line: Python, numpy and grpc on a busy 2-core machine.
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 40.0
 
 
 class Process:

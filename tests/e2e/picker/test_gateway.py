@@ -19,7 +19,8 @@ from support.processes import Process, Processes, free_ports
 from support.waiting import eventually_async
 from zerohop_console.demo.envoy import envoy_binary
 
-pytestmark = pytest.mark.e2e
+# The time is for machines that do much else.
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
 MODES = ("headers-only", "body", "istio-shaped")
@@ -92,7 +93,7 @@ async def test_every_configuration_picks_and_passes_what_it_carries(run: Process
             box.fleet.load(1, waiting=50)
             picker = box.start_picker(front=front)
             for manifest in MODES:
-                envoy = box.start_envoy(manifest)
+                envoy = box.start_envoy(manifest, concurrency=2)
                 await ready(envoy, workers=2, servers=3)
                 await least_loaded(envoy, servers[2])
                 await large_bodies(envoy, servers)
@@ -124,6 +125,27 @@ async def large_bodies(envoy: Envoy, servers: list[Backend]) -> None:
             reply = await client.post("/v1/completions", body)
             assert reply.status == 200
             assert next(server for server in servers if server.name == reply.server).served[-1].body == body
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("front", ["native", "grpcio"])
+@pytest.mark.parametrize("manifest", ["body", "istio-shaped"])
+async def test_many_large_bodies_at_once(run: Processes, folder: Path, manifest: str, front: str) -> None:
+    async with backends(2) as servers:
+        box = Box(run, folder, servers)
+        with box.fleet:
+            picker = box.start_picker(front=front, workers=1)
+            envoy = box.start_envoy(manifest, workers=1)
+            await ready(envoy, workers=1, servers=2)
+            body = b'{"model":"m","prompt":"' + os.urandom(4_000_000).hex().encode() + b'"}'
+
+            async def post() -> int:
+                async with Client(envoy) as client:
+                    return (await client.post("/v1/completions", body)).status
+
+            assert set(await asyncio.gather(*(post() for _ in range(16)))) == {200}
+            assert all(request.body == body for server in servers for request in server.served)
+            assert " error " not in picker.stop()
 
 
 @pytest.mark.parametrize("front", ["native", "grpcio"])

@@ -22,7 +22,7 @@ from support.waiting import eventually, eventually_async
 from zerohop_picker._pb import health_pb2
 from zerohop_picker.tls import self_signed
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
 SERVICES = ("", "readiness", "inference-extension", "envoy.service.ext_proc.v3.ExternalProcessor")

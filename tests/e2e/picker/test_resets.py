@@ -15,7 +15,7 @@ from support.waiting import eventually
 from zerohop_picker._pb import extproc_pb2 as pb
 from zerohop_snapshot import PeerCells, SnapshotReader
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 ROUND = 1_000
 

@@ -14,7 +14,7 @@ from support.fleet import Fleet
 from support.gateway import Backend, Client, Envoy, backends, listener_ports, ready, start_envoy
 from support.processes import Processes
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 REQUEST_MODES = ("NONE", "STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "FULL_DUPLEX_STREAMED")
 #: FULL_DUPLEX_STREAMED where Envoy lets the picker's content-length stand (1.38).

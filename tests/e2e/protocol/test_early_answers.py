@@ -14,7 +14,7 @@ from support.gateway import Client, Envoy, start_envoy
 from support.processes import Processes
 from support.waiting import eventually_async
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 SIZES = (100, 40_000, 61_000, 200_000, 8_000_000)
 ANSWER = b'{"error":"too long for me"}' * 40

@@ -16,7 +16,7 @@ from support.gateway import HTTP_OPTIONS, backends, cluster_of, ext_proc_of, lis
 from support.processes import Processes
 from support.waiting import eventually_async
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 MODES = ("FULL_DUPLEX_STREAMED", "GRPC", "BUFFERED", "NONE")
 SERVICE = "/vllm.grpc.engine.VllmEngine"

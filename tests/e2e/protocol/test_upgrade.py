@@ -15,7 +15,7 @@ from support.gateway import start_envoy
 from support.processes import Processes
 from support.waiting import eventually_async
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 ASK = (
     b"GET /v1/realtime HTTP/1.1\r\nhost: models.example\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
