@@ -50,6 +50,7 @@ class EngineRecorder:
         self._observed_ns = 0
         self._running: list[str] = []
         self._waiting: list[str] = []
+        self._lora_max: float | None = None
         cell.set("engine_index", float(engine_index))
         cell.set_text(self._identity)
 
@@ -57,6 +58,7 @@ class EngineRecorder:
         """Say that the engine is ready and idle. `geometry` holds block_size, num_blocks, kv_capacity_tokens and the
         like."""
         cell = self._cell
+        self._lora_max = geometry.get("lora_max")
         for name, value in geometry.items():
             cell.set(name, value)
         for name in ("waiting", "running", "kv_cache_usage", "sleep_level", *_COUNTERS):
@@ -167,7 +169,10 @@ class EngineRecorder:
         now_waiting = [name for name, count in waiting.items() if count]
         if now_running != self._running or now_waiting != self._waiting:
             self._running, self._waiting = now_running, now_waiting
-            self._cell.set_text({**self._identity, "running": now_running, "waiting": now_waiting})
+            fits = self._cell.set_text({**self._identity, "running": now_running, "waiting": now_waiting})
+            if not fits:  # more names than a cell holds: unknown here, and the page says them
+                self._cell.set_text(self._identity)
+            self._cell.set("lora_max", self._lora_max if fits else None)
 
     def _gauge(self, name: str, read: Callable[[], Any]) -> None:
         try:

@@ -100,6 +100,16 @@ def test_what_is_written(plugin: ZerohopStatLogger, shm_dir: Path) -> None:
     assert (state(shm_dir).text["running"], state(shm_dir).fields["running"]) == ([], 0)
 
 
+def test_more_adapters_than_a_cell_holds_are_unknown_until_they_fit(plugin: ZerohopStatLogger, shm_dir: Path) -> None:
+    plugin.record(SchedulerStats(running_lora_adapters={"a": 1}), None)
+    plugin.record(SchedulerStats(running_lora_adapters={f"{number:0200}": 1 for number in range(100)}), None)
+    full = state(shm_dir)
+    assert "running" not in full.text
+    assert math.isnan(full.fields["lora_max"])
+    plugin.record(SchedulerStats(running_lora_adapters={"b": 1}), None)
+    assert (state(shm_dir).text["running"], state(shm_dir).fields["lora_max"]) == (["b"], 4)
+
+
 def test_tokens_of_other_front_ends_do_not_make_old_gauges_new(plugin: ZerohopStatLogger, shm_dir: Path) -> None:
     plugin.record(SchedulerStats(num_running_reqs=3), IterationStats(1))
     before = state(shm_dir)
