@@ -50,7 +50,7 @@ def test_every_envoy_filter_is_valid(overlay: str, name: str, tmp_path: Path) ->
     ]
     words = str(rendered(f"overlays/{overlay}"))
     assert f"--workers={len(sockets)}" in words
-    assert f"--listen=unix:{sockets[0]}" in words
+    assert f"--pool=inference/llama=unix:{sockets[0]}" in words
     assert sockets[1:] == [f"{sockets[0]}.{index}" for index in range(1, len(sockets))]
 
 
