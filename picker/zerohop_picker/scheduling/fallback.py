@@ -10,7 +10,8 @@ from zerohop_picker.scheduling.request import Randomness
 from zerohop_picker.state.endpoints import Endpoints
 from zerohop_picker.state.view import Floats
 
-_LENGTH = 3
+#: Endpoints in the list: one to try and two to retry.
+FALLBACK_LENGTH = 3
 
 
 class Fallback:
@@ -35,5 +36,5 @@ class Fallback:
         size = len(endpoints)
         turn = (np.arange(size) - next(self._turn)) % size
         order = np.lexsort((turn, endpoints.in_flight, load))
-        rows: list[int] = endpoints.rows[order[:_LENGTH]].tolist()
+        rows: list[int] = endpoints.rows[order[:FALLBACK_LENGTH]].tolist()
         return rows

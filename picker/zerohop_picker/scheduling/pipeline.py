@@ -110,6 +110,8 @@ class _Step:
     type: str
     structural: bool
     weight: float = 1.0
+    #: The fallback runs it, too.
+    lasting: bool = False
     #: A user's plugin, after which the request's deadline is looked at; ours take microseconds.
     foreign: bool = False
 
@@ -170,6 +172,20 @@ class CompiledProfile:
             rows = [endpoints.row(index) for index in chosen]
         return self._outcome(rows, endpoints, None, eligible, request)
 
+    def lasting(self, endpoints: Endpoints, request: Request) -> tuple[Endpoints, Endpoints] | Nothing:
+        """Return those that (should, can) serve, by the filters that the fallback must not forget."""
+        eligible = endpoints
+        for step in self._filters:
+            mask = _call(step, endpoints, request, "filter", None) if step.lasting else None
+            if mask is None or mask.all():
+                continue
+            if mask.any():
+                endpoints = endpoints.take(mask)
+                eligible = endpoints if step.structural else eligible
+            elif step.structural:
+                return Nothing(step.name, structural=True)
+        return endpoints, eligible
+
     def _outcome(
         self, rows: list[int], endpoints: Endpoints, mask: Mask | None, eligible: Endpoints, request: Request
     ) -> Outcome:
@@ -209,7 +225,8 @@ def _step(plugin: Plugin, weight: float = 1.0) -> _Step:
         function = getattr(run, "func", run)
         budget = float(getattr(function, "budget_ms", DEFAULT_BUDGET_MS))
         run = TimeLimited(run, plugin.name, plugin.kind, budget)
-    return _Step(run, plugin.name, plugin.type.type, plugin.type.structural, weight, foreign)
+    lasting = not foreign and (plugin.type.structural or plugin.type.lasting)
+    return _Step(run, plugin.name, plugin.type.type, plugin.type.structural, weight, lasting, foreign)
 
 
 def _call(step: _Step, endpoints: Endpoints, request: Request, point: str, observe: Observe | None) -> Any:
@@ -276,3 +293,7 @@ class Pipeline:
         self.sessions = [entry for entry in self.watchers if hasattr(entry[0], "response_headers")]
         #: Whether a pick has to be told to the prefix directory.
         self.uses_prefix = any("prefix" in plugin.type.reads for plugin in plugins)
+
+    def lasting(self, endpoints: Endpoints, request: Request) -> tuple[Endpoints, Endpoints] | Nothing:
+        """Return those that (should, can) answer the client, by the filters that the fallback must not forget."""
+        return self.profiles[self.handler.primary(request)].lasting(endpoints, request)

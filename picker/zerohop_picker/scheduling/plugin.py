@@ -48,6 +48,9 @@ class PluginType:
     #: nothing the answer is 503. Any other filter says where a request *should* go; when those leave nothing it is 429.
     structural: bool = False
     note: str = ""
+    #: A filter that the fallback applies, too, as it does structural ones: it takes microseconds, and what it keeps
+    #: (an adapter in place) is dear to lose.
+    lasting: bool = False
 
     def values(self, node: Node | None) -> dict[str, Any]:
         """Return every parameter's value by its configured name, defaults filled in. Raises: ConfigError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import time
@@ -14,7 +15,7 @@ from zerohop_picker.request.model import LLMRequest
 from zerohop_picker.scheduling import refusals
 from zerohop_picker.scheduling.catalogs import Catalogs
 from zerohop_picker.scheduling.config import PipelineConfig
-from zerohop_picker.scheduling.fallback import Fallback
+from zerohop_picker.scheduling.fallback import FALLBACK_LENGTH, Fallback
 from zerohop_picker.scheduling.loading import load
 from zerohop_picker.scheduling.measures import Measures
 from zerohop_picker.scheduling.pipeline import Nothing, Outcome, PastDeadline, Pipeline, Trace
@@ -151,20 +152,33 @@ class StandardScheduler:
             return self.fallback(request, now_ns)
 
     def fallback(self, request: LLMRequest, now_ns: int) -> Decision | Refusal:
-        """Return the decision without plugins: least waiting + picks since, least in flight, round robin."""
+        """Return the decision without scores: least waiting + picks since, least in flight, round robin.
+
+        Of the plugins only those filters count that say who can serve, and that keep adapters in place.
+        """
         self.measures.fallbacks.increment()
         found = self._eligible(request, now_ns)
         if isinstance(found, Refusal):
             return found
         view, endpoints = found
-        if now_ns - view.published_ns > AGENT_SILENT_NS:
-            rows = self._fallback.by_in_flight(endpoints, self._random)
-        else:
-            rows = self._fallback.by_load(endpoints, self._random)
-        asked = Request(request, view, now_ns, random=self._random)
+        asked = Request(request, view, now_ns, random=self._random, sessions=self._sessions)
         resolution = self._catalogs.resolve(view.names, request)
         if resolution.reserved:
             return refusals.reserved(request)
+        if resolution.model is not None:
+            asked.model = resolution.model
+        should = can = endpoints
+        # The pipeline may be what failed; then every candidate is as good as another.
+        with contextlib.suppress(Exception):
+            lasting = self._pipeline.lasting(endpoints, asked)
+            if isinstance(lasting, Nothing):
+                return refusals.dropped(lasting)
+            should, can = lasting
+        silent = now_ns - view.published_ns > AGENT_SILENT_NS
+        order = self._fallback.by_in_flight if silent else self._fallback.by_load
+        rows = order(should, self._random)
+        if len(rows) < FALLBACK_LENGTH and len(can) > len(should):
+            rows = list(dict.fromkeys(rows + order(can, self._random)))[:FALLBACK_LENGTH]
         texts = view.names.addresses
         outcome = Outcome(tuple(rows), tuple(texts[row] or "" for row in rows), endpoints)
         return self._decide(asked, Plan("", {"": outcome}), resolution, None, plugins=False)

@@ -85,6 +85,9 @@ class Stack:
             for adapter, slot in names.adapters.items()
         }
 
+    async def until_in_flight(self, adapter: str) -> None:
+        await eventually_async(lambda: bool(self.adapters_seen().get(adapter)), 15, what=f"adapter {adapter} in flight")
+
 
 def server_of(reply: Reply) -> str:
     assert reply.status == 200, (reply.status, reply.body)
@@ -102,20 +105,14 @@ async def usable(path: Stack, count: int) -> None:
 async def test_adapter_requests_go_where_the_adapter_is(run: Processes, tmp_path: Path) -> None:
     path = Stack(run, tmp_path)
     path.start_servers(3, "--adapter", "one", "--adapter", "two", "--max-loras", "1")
-    # Saturated is what this test is not about: a burst's own picks must not count as a full queue.
-    config = tmp_path / "lora.yaml"
-    shipped = (PROFILES / "lora.yaml").read_text()
-    config.write_text(
-        shipped.replace("DepthThreshold: 16", "DepthThreshold: 100").replace("threshold: 0.999", "threshold: 1")
-    )
-    path.start_picker(config, "--deadline", "10s")  # on a busy machine 100 requests at once take their time
+    path.start_picker(PROFILES / "lora.yaml")
     await usable(path, 3)
     await path.start_envoy()
     # One long request per adapter puts each on a server of its own and keeps it there.
-    holders = [asyncio.create_task(path.ask(adapter, "warm", tokens=400)) for adapter in ("one", "two")]
-    await eventually_async(
-        lambda: all(path.adapters_seen().get(adapter) for adapter in ("one", "two")), 15, what="both adapters in flight"
-    )
+    holders = []
+    for adapter in ("one", "two"):  # one after the other: at the same moment both workers may choose one server
+        holders.append(asyncio.create_task(path.ask(adapter, "warm", tokens=400)))
+        await path.until_in_flight(adapter)
     homes = path.adapters_seen()
     assert homes["one"] != homes["two"]
     models = [("one", "two", "base")[index % 3] for index in range(100)]
@@ -126,7 +123,8 @@ async def test_adapter_requests_go_where_the_adapter_is(run: Processes, tmp_path
             count for (model, server), count in served.items() if model == adapter and server in homes[adapter]
         )
         assert at_home == models.count(adapter), served
-    assert len({server for (model, server) in served if model == "base"}) == 3, served
+    third = {f"server-{number}" for number in range(3)} - homes["one"] - homes["two"]
+    assert any(model == "base" and server in third for model, server in served), served
     assert [server_of(reply) for reply in await asyncio.gather(*holders)]
 
 

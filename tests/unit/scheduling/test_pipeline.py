@@ -235,6 +235,30 @@ def test_the_deadline_fallback_uses_no_plugin(world: World) -> None:
     assert scheduler._cell.in_flight(world.rows["b"], 1) == 1
 
 
+def test_the_fallback_keeps_to_who_can_serve(world: World) -> None:
+    """A late answer must not go to a prefill endpoint."""
+    world.add("decode", labels={"llm-d.ai/role": "decode"}, waiting=5.0)
+    world.add("prefill", labels={"llm-d.ai/role": "prefill"})
+    world.publish()
+    pd = world.scheduler((PROFILES / "pd.yaml").read_text())
+    decision = pd.fallback(chat(), world.now_ns)
+    assert isinstance(decision, Decision)
+    assert [world.name_of(address) for address in decision.endpoints] == ["decode"]
+    world.change("decode", flags=Flag.DRAIN)
+    world.publish()
+    refusal = pd.fallback(chat(), world.now_ns)
+    assert not isinstance(refusal, Decision)
+    assert refusal.status == 503
+
+
+def test_the_fallback_leaves_an_adapter_where_it_is(world: World) -> None:
+    gie_pods(world, (5, 0.2, "foo"), (0, 0.1, ""), (1, 0.1, ""))
+    scheduler = world.scheduler((PROFILES / "lora.yaml").read_text())
+    decision = scheduler.fallback(chat(model="foo"), world.now_ns)
+    assert isinstance(decision, Decision)
+    assert [world.name_of(address) for address in decision.endpoints] == ["pod-0", "pod-1", "pod-2"]
+
+
 def test_a_row_that_changes_hands_between_two_looks_does_not_pass_its_prefixes_on(world: World) -> None:
     world.add("old")
     world.publish()

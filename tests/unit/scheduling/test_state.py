@@ -309,7 +309,7 @@ def test_a_burst_for_an_adapter_that_nobody_has_yet_goes_to_one_endpoint(world: 
         world.add(name, lora_max=1.0, lora_count=0.0, models=["base", "new"])
         world.cold["endpoints"][world.rows[name]]["adapters"] = ["new"]
     world.publish()
-    text = (PROFILES / "lora.yaml").read_text().replace("threshold: 0.999", "threshold: 1")
+    text = (PROFILES / "lora.yaml").read_text().replace("DepthThreshold: 64", "DepthThreshold: 16")
     one, two = world.scheduler(text, worker="w1", seed=1), world.scheduler(text, worker="w2", seed=2)
     world.now_ns += MS
     adapters = {world.pick(worker, chat(model="new")) for worker in (one, two) * 5}

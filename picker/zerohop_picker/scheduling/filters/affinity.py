@@ -149,7 +149,7 @@ TYPES = (
         ),
     ),
     PluginType(
-        "lora-affinity-filter", "filter", LoraAffinity, reads=("lora_max", "lora_count"),
+        "lora-affinity-filter", "filter", LoraAffinity, reads=("lora_max", "lora_count"), lasting=True,
         parameters=(Parameter("threshold", within(number, 0, 1), 0.999, "probability of staying with the adapter"),),
     ),
     PluginType(

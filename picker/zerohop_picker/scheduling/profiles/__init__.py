@@ -61,6 +61,10 @@ class Single:
         self.profile = profiles[0]
         return None
 
+    def primary(self, _request: Request) -> str:
+        """Return the profile whose endpoint answers the client."""
+        return self.profile
+
     def __call__(self, run: Run, _request: Request) -> Plan | None:
         """Run the profile."""
         result = run(self.profile)
@@ -83,11 +87,14 @@ class ByHeader:
             return f"defaultProfile {self._default!r} is none of the scheduling profiles ({', '.join(profiles)})"
         return None
 
+    def primary(self, request: Request) -> str:
+        """Return the profile whose endpoint answers the client."""
+        name: str = request.headers.get(self._header, self._default)
+        return name if name in self._profiles else self._default
+
     def __call__(self, run: Run, request: Request) -> Plan | None:
         """Run the named profile; a name that does not exist means the default."""
-        name = request.headers.get(self._header, self._default)
-        if name not in self._profiles:
-            name = self._default
+        name = self.primary(request)
         result = run(name)
         return None if result is None else Plan(name, {name: result})
 
@@ -150,6 +157,10 @@ class Disaggregated:
             self._decide[stage] = deciders[decider]
         return None
 
+    def primary(self, _request: Request) -> str:
+        """Return the profile whose endpoint answers the client."""
+        return self.names.decode
+
     def __call__(self, run: Run, request: Request) -> Plan | None:
         """Run the stages. A stage that finds no endpoint is left out: decode then does its work, too."""
         decode = run(self.names.decode)
@@ -196,6 +207,10 @@ class DataParallel:
     def link(self, profiles: tuple[str, ...], deciders: Mapping[str, Any]) -> str | None:
         """Take the configured profiles; return what is wrong with them, None when nothing is."""
         return self._single.link(profiles, deciders)
+
+    def primary(self, request: Request) -> str:
+        """Return the profile whose endpoint answers the client."""
+        return self._single.primary(request)
 
     def __call__(self, run: Run, request: Request) -> Plan | None:
         """Run the profile; the first rank goes into the header, the destination keeps its host."""
