@@ -78,12 +78,13 @@ class _Loader:
         )  # fmt: skip
 
     def _header(self, fields: Fields) -> None:
-        version = fields.take("apiVersion", text)
+        version, kind = fields.take("apiVersion", text), fields.take("kind", text)
+        if kind == "ConfigMap":
+            raise ConfigError(f"{fields.place('kind')}: 'ConfigMap' is what surrounds it; give the {KIND!r} inside its data")
         if version not in API_VERSIONS:
             raise ConfigError(f"{fields.place('apiVersion')}: {version!r} is not supported; write {API_VERSIONS[0]!r}")
         if version != API_VERSIONS[0]:
             self._warn(fields.place("apiVersion"), f"{version} is deprecated; write {API_VERSIONS[0]}")
-        kind = fields.take("kind", text)
         if kind != KIND:
             raise ConfigError(f"{fields.place('kind')}: {kind!r} is not a configuration of a picker; expected {KIND!r}")
 

@@ -51,12 +51,19 @@ class PluginType:
     #: A filter that the fallback applies, too, as it does structural ones: it takes microseconds, and what it keeps
     #: (an adapter in place) is dear to lose.
     lasting: bool = False
+    #: Where the parameters that the field has for this type are set instead.
+    elsewhere: str = ""
 
     def values(self, node: Node | None) -> dict[str, Any]:
         """Return every parameter's value by its configured name, defaults filled in. Raises: ConfigError."""
         if node is None:
             node = Node({}, "", 0)
         fields = Fields(node)
+        if self.elsewhere:
+            known = [parameter.name for parameter in self.parameters]
+            for name, member in node.members().items():
+                if name not in known:
+                    raise member.error(f"{self.type} takes no parameter {name!r} here; {self.elsewhere}")
         values = {}
         for parameter in self.parameters:
             if parameter.default is REQUIRED:

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from zerohop_picker.scheduling import filters, pickers, profiles, saturation, scorers
 from zerohop_picker.scheduling.plugin import Parameter, PluginType
 from zerohop_picker.scheduling.scorers.cache import PREFIX_PARAMETERS
-from zerohop_process.strict import boolean, number, text, within
+from zerohop_process.strict import Node, boolean, number, text, within
 
 
 def _nothing(**_parameters: object) -> None:
     """Build nothing: the part that this type stands for is always there."""
+
+
+_BY_AGENT: Final = "it is set at the agent, for each endpoint (docs/endpoints-file.md, docs/engines.md): remove it here"
+_ESTIMATED: Final = "prompts are estimated at four bytes a token, and nothing about it can be set: remove it"
+
+
+def _just(read: Callable[[Node], Any], done: Any) -> Callable[[Node], Any]:
+    """Return a reader that takes nothing but what is done anyway."""
+
+    def only(node: Node) -> Any:
+        value = read(node)
+        if value != done:
+            raise node.error(f"{value!r} is not what is read by default ({done!r}); {_BY_AGENT}")
+        return value
+
+    return only
 
 
 #: Types that stand for something we always do; they are accepted so that existing configurations load.
@@ -28,13 +44,23 @@ _BUILT_IN = (
             Parameter("outputRatio", within(number, 0, 1000), 1.5, "output tokens per prompt token"),
         ),
     ),
-    PluginType("token-producer", "producer", _nothing, note="prompts are estimated at four bytes a token"),
+    PluginType(
+        "token-producer", "producer", _nothing, note="prompts are estimated at four bytes a token", elsewhere=_ESTIMATED
+    ),
     PluginType("session-id-producer", "producer", _nothing, note="name the header in sessionIdConfig.sources"),
-    PluginType("metrics-data-source", "source", _nothing, note="the agent reads the model servers"),
-    PluginType("core-metrics-extractor", "source", _nothing, note="the agent reads the model servers"),
-    PluginType("models-data-source", "source", _nothing, note="the agent reads the model servers"),
-    PluginType("models-data-extractor", "source", _nothing, note="the agent reads the model servers"),
-    PluginType("dcgm-data-source", "source", _nothing, note="the agent reads the GPUs itself"),
+    *(
+        PluginType(name, "source", _nothing, note="the agent reads the model servers", elsewhere=_BY_AGENT)
+        for name in ("core-metrics-extractor", "models-data-source", "models-data-extractor")
+    ),
+    PluginType(
+        "metrics-data-source", "source", _nothing, note="the agent reads the model servers", elsewhere=_BY_AGENT,
+        parameters=(
+            Parameter("scheme", _just(text, "http"), "http", "as the agent does; others are set there"),
+            Parameter("path", _just(text, "/metrics"), "/metrics", "as the agent does; others are set there"),
+            Parameter("insecureSkipVerify", boolean, True, "not used with http"),
+        ),
+    ),
+    PluginType("dcgm-data-source", "source", _nothing, note="the agent reads the GPUs itself", elsewhere=_BY_AGENT),
     PluginType("dcgm-extractor", "source", _nothing, note="the agent reads the GPUs itself"),
     PluginType("k8s-notification-source", "source", _nothing, note="the agent follows the pods"),
     PluginType("endpoint-notification-source", "source", _nothing, note="the agent follows the endpoints"),

@@ -15,6 +15,7 @@ _GATES: Final[Mapping[str, bool]] = {
     "flowControl": False,
     "haPopulateNonLeaderDatastore": True,
     "dataLayer": True,
+    "prepareDataPlugins": True,
     "enableLegacyMetrics": False,
     # Ours: the answer to a request with header x-zerohop-debug tells the scores.
     "debugScores": False,

@@ -14,6 +14,9 @@ BROKEN: dict[str, tuple[str, tuple[str, ...]]] = {
     "no apiVersion": ("kind: EndpointPickerConfig\n", ("'apiVersion' is missing",)),
     "unknown version": ("apiVersion: llm-d.ai/v2\nkind: EndpointPickerConfig\n", ("c.yaml:1", "'llm-d.ai/v1alpha1'")),
     "another kind": ("apiVersion: llm-d.ai/v1alpha1\nkind: ConfigMap\n", ("'ConfigMap'", "EndpointPickerConfig")),
+    "the map around it": (
+        "apiVersion: v1\nkind: ConfigMap\ndata:\n  c.yaml: text\n", ("c.yaml:2", "'ConfigMap'", "inside its data"),
+    ),
     "misspelt field": (HEAD + "plugin: []\n", ("c.yaml:3", "unknown field 'plugin'", "did you mean 'plugins'")),
     "misspelt type": (HEAD + "plugins:\n- type: queue-scorrer\n", ("c.yaml:4", "did you mean 'queue-scorer'")),
     "misspelt parameter": (
@@ -63,6 +66,18 @@ BROKEN: dict[str, tuple[str, tuple[str, ...]]] = {
     "flow control bands": (HEAD + "flowControl: {maxBytes: 5}\n", ("flowControl.maxBytes", "shed, not queued")),
     "latency scorer": (HEAD + "plugins:\n- type: latency-scorer\n", ("not supported", "token-load-scorer")),
     "precise prefix": (HEAD + "plugins:\n- type: precise-prefix-cache-producer\n", ("use approx-prefix-cache-producer",)),
+    "a page of its own": (
+        HEAD + "plugins:\n- type: metrics-data-source\n  parameters: {path: /other}\n",
+        ("c.yaml:5", "'/other' is not what is read by default", "set at the agent"),
+    ),
+    "signals of its own": (
+        HEAD + "plugins:\n- type: core-metrics-extractor\n  parameters: {engineConfigs: []}\n",
+        ("c.yaml:5", "takes no parameter 'engineConfigs' here", "set at the agent"),
+    ),
+    "a tokenizer": (
+        HEAD + "plugins:\n- type: token-producer\n  parameters: {modelName: x}\n",
+        ("c.yaml:5", "four bytes a token", "remove it"),
+    ),
     "unknown attribute": (
         HEAD + "plugins:\n- type: endpoint-attribute-filter\n  parameters:\n    attribute: kv_cache_use\n"
         "    algorithm: {type: topK, topK: {k: 1}}\n", ("no attribute 'kv_cache_use'", "did you mean 'kv_cache_usage'"),

@@ -89,7 +89,7 @@ def test_the_saturation_detector_is_read_in_all_its_places(text: str) -> None:
 
 def test_what_the_agent_does_is_accepted() -> None:
     text = HEAD + (
-        "plugins:\n- type: metrics-data-source\n- type: core-metrics-extractor\n- type: openai-parser\n"
+        "plugins:\n- type: metrics-data-source\n  parameters: {scheme: http, path: /metrics, insecureSkipVerify: true}\n- type: core-metrics-extractor\n- type: openai-parser\n"
         "dataLayer:\n  sources:\n  - pluginRef: metrics-data-source\n    extractors:\n    - pluginRef: core-metrics-extractor\n"
         "requestHandler:\n  parsers:\n  - pluginRef: openai-parser\n"
     )
