@@ -320,6 +320,26 @@ def test_every_service_selects_a_pod_with_its_ports() -> None:
                 assert ports[port["targetPort"]] in let_in
 
 
+def test_an_empty_pool_does_not_take_the_gateway_away() -> None:
+    (config,) = [
+        body for body in of_kind(rendered("overlays/sidecar"), "ConfigMap") if "deployment" in body.get("data", {})
+    ]
+    for container in yaml.safe_load(config["data"]["deployment"])["spec"]["template"]["spec"]["containers"]:
+        if "readinessProbe" in container:
+            assert container["readinessProbe"]["grpc"]["service"] == "liveness"
+
+
+def test_the_pod_monitor_finds_the_pods_of_every_installation() -> None:
+    monitor = yaml.safe_load((MANIFESTS / "monitoring" / "pod-monitor.yaml").read_text())["spec"]
+    assert monitor["namespaceSelector"] == {"any": True}
+    ports = {each["port"] for each in monitor["podMetricsEndpoints"]}
+    for target in ("base", "overlays/istio"):
+        (daemonset,) = of_kind(rendered(target), "DaemonSet")
+        template = daemonset["spec"]["template"]
+        assert monitor["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+        assert ports <= {port["name"] for each in template["spec"]["containers"] for port in each["ports"]}
+
+
 def test_the_picker_never_gets_a_token() -> None:
     for target in TARGETS:
         (daemonset,) = of_kind(rendered(target), "DaemonSet")
