@@ -80,7 +80,7 @@ class _Loader:
     def _header(self, fields: Fields) -> None:
         version, kind = fields.take("apiVersion", text), fields.take("kind", text)
         if kind == "ConfigMap":
-            raise ConfigError(f"{fields.place('kind')}: 'ConfigMap' is what surrounds it; give the {KIND!r} inside its data")
+            raise ConfigError(f"{fields.place('kind')}: 'ConfigMap' is around it; give the {KIND!r} inside its data")
         if version not in API_VERSIONS:
             raise ConfigError(f"{fields.place('apiVersion')}: {version!r} is not supported; write {API_VERSIONS[0]!r}")
         if version != API_VERSIONS[0]:
