@@ -51,7 +51,9 @@ class ServerCells:
         self._cells = EngineCells(shm_dir)
         self._namespace = _network_namespace()
         self._states: tuple[EngineState, ...] = ()
-        self._by_place: dict[tuple[str, int], list[EngineState]] = {}
+        self._texts: tuple[Mapping[str, object], ...] = ()
+        #: where a server can be reached -> places of its engines among the states
+        self._by_place: dict[tuple[str, int], list[int]] = {}
         self._readings: dict[Address, PluginReading | None] = {}
 
     def refresh(self, now_ns: int) -> None:
@@ -61,10 +63,14 @@ class ServerCells:
             return
         self._states = states
         self._readings.clear()
+        texts = tuple(state.text for state in states)
+        if len(texts) == len(self._texts) and all(map(is_, texts, self._texts)):
+            return  # a cell keeps its text as long as nothing but numbers has changed
+        self._texts = texts
         self._by_place = {}
-        for state in states:
-            for place in self._places(state.text):
-                self._by_place.setdefault(place, []).append(state)
+        for number, text in enumerate(texts):
+            for place in self._places(text):
+                self._by_place.setdefault(place, []).append(number)
 
     def reading(self, address: object) -> PluginReading | None:
         """Return what the engines behind `address` wrote; None where no live cell is its own."""
@@ -72,8 +78,8 @@ class ServerCells:
             return None
         if address not in self._readings:
             host = "127.0.0.1" if address.host in ("localhost", "::1") else address.host
-            states = self._by_place.get((host, address.port))
-            self._readings[address] = _combine(states) if states else None
+            engines = self._by_place.get((host, address.port))
+            self._readings[address] = _combine([self._states[number] for number in engines]) if engines else None
         return self._readings[address]
 
     def _places(self, text: Mapping[str, object]) -> Iterable[tuple[str, int]]:

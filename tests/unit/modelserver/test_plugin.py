@@ -107,6 +107,21 @@ def test_whose_cell_it_is(
     assert (read(ServerCells(tmp_path), Address.parse(address)) is not None) is found
 
 
+def test_new_numbers_and_new_places_of_known_cells_are_seen(cells: dict[str, EngineCellWriter], tmp_path: Path) -> None:
+    server_cells = ServerCells(tmp_path)
+    there = {"endpoints": ["10.0.0.9:1"]}
+    for waiting in (1, 2):
+        write(cells, tmp_path, "a", waiting=waiting)
+        write(cells, tmp_path, "b", waiting=10 * waiting, text=there)
+        found = [read(server_cells), read(server_cells, Address("10.0.0.9", 1))]
+        assert [signals.waiting for signals in found if signals] == [waiting, 10 * waiting]
+    write(cells, tmp_path, "b", waiting=7, engine_index=1)  # the same server from now on
+    signals = read(server_cells)
+    assert signals is not None
+    assert signals.waiting == 9
+    assert read(server_cells, Address("10.0.0.9", 1)) is None
+
+
 def test_ranks_are_added_and_the_cache_share_is_the_mean(cells: dict[str, EngineCellWriter], tmp_path: Path) -> None:
     write(cells, tmp_path, "a", engine_index=0, waiting=1, running=2, kv_cache_usage=0.2, num_blocks=10, block_size=16)
     write(cells, tmp_path, "b", engine_index=1, waiting=3, running=4, kv_cache_usage=0.6, num_blocks=10, block_size=16)
