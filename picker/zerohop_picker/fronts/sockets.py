@@ -101,6 +101,11 @@ class PathLock:
         while True:
             try:
                 fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            except FileNotFoundError:
+                folder = Path(self.path).parent
+                raise ConfigError(
+                    f"--listen unix:{self.path}: the folder {folder} does not exist; create it or choose another path"
+                ) from None
             except OSError as error:
                 raise ConfigError(f"--listen unix:{self.path}: cannot create the lock file: {reason(error)}") from None
             try:

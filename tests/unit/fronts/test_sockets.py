@@ -86,7 +86,7 @@ def test_a_successor_keeps_its_socket_when_the_predecessor_leaves(path: str) -> 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda path: PathLock(f"{path}/no/where.sock"), "no such file or directory"),
+        (lambda path: PathLock(f"{path}/no/where.sock"), "does not exist; create it"),
         (lambda path: bind_unix(PathLock(path), SocketAccess(group="no-such-group")), "no such group"),
         (lambda path: bind_tcp(Listen.parse("203.0.113.1:9002"), reuse_port=False), "cannot assign requested address"),
         (lambda path: bind_tcp(Listen.parse("nowhere.invalid:9002"), reuse_port=False), "cannot resolve"),
