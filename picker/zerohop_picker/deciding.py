@@ -172,6 +172,7 @@ def _protocol_settings(config: PickerConfig) -> ProtocolSettings:
         deadline_ns=config.deadline,
         conformance_headers=config.conformance_headers,
         ask_for_body=config.ask_for_body,
+        ends_in_one_write=config.front == "native",
     )
 
 

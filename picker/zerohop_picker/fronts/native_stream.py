@@ -94,7 +94,7 @@ class NativeStream:
         if not 0 < self.call.wake_ns <= now_ns or self.stream_id not in self.connection.streams:
             return
         try:
-            self.push(self.call.wake(now_ns))
+            self.send(self.call.wake(now_ns))
             if self.call.finished:
                 self.end(calls.OK, "")
         except Exception:

@@ -27,6 +27,9 @@ class ProtocolSettings:
     ask_for_body: bool = False
     #: Most bytes of body in one `streamed_response`.
     chunk_bytes: int = CHUNK_BYTES
+    #: The front writes a last reply and the end of its stream in one piece. Where it does not, a response can begin
+    #: between the two, and what a gateway then hands over would be lost: the stream stays for responses it echoes.
+    ends_in_one_write: bool = True
 
 
 @dataclass(slots=True)

@@ -216,7 +216,8 @@ class ExtProcStream:
         response = self._response
         if response is None:
             request = self._request
-            stays = (request.in_chunks and self._response_mode in ECHOED_MODES) or self._core.stays(request.decision)
+            crossed = request.in_chunks or not self._core.settings.ends_in_one_write
+            stays = (crossed and self._response_mode in ECHOED_MODES) or self._core.stays(request.decision)
             self.finished = state is not _OPEN and not stays
         elif response.state is _DONE:
             self.finished = state is not _ACKING

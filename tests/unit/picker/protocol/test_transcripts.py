@@ -283,6 +283,19 @@ def test_a_body_of_many_chunks_stays_for_an_answer_that_may_come_meanwhile(size:
         assert exchange.stream.finished
 
 
+@pytest.mark.parametrize(
+    ("mode", "leaves"), [(x.FULL_DUPLEX, False), (x.GRPC, False), (x.BUFFERED, True), (x.NONE, True)]
+)
+def test_a_front_that_ends_streams_late_stays_for_what_it_would_lose(mode: int, leaves: bool) -> None:
+    it = Exchange(ProtocolCore(FixedScheduler(), ProtocolSettings(ends_in_one_write=False)))
+    it.feed(request_headers(response_mode=mode), request_body())
+    assert it.stream.finished is leaves
+    if not leaves:
+        it.feed(x.response_headers(), x.response_body(b"data: 1\n\n"), x.response_body(b"", end=True))
+        assert it.kinds[-3:] == ["response_headers", "response_body", "response_body"]
+        assert it.stream.finished
+
+
 def test_response_phases_alone_are_passed_through() -> None:
     exchange = Exchange(_core("skip")[0])
     exchange.feed(x.response_headers(), x.response_body(b"a"), x.response_body(b"b", end=True))
