@@ -216,10 +216,10 @@ class PrefixDirectory:
         if located is None or located.hashes is not hashes:
             located = self._table.locate(hashes)
         self._located = None
-        fresh, evicted = self._table.note(located, row, now)
+        added, evicted = self._table.note(located, row, now)
         self._stats[4] += 1
         self._stats[5] += evicted
-        self._age(row, fresh, now)
+        self._age(row, added, now)
 
     def _age(self, row: int, blocks: int, now: int) -> None:
         """Advance the row's horizon: blocks used before it no longer fit the endpoint's own cache."""

@@ -117,7 +117,7 @@ class PrefixTable:
         return sets, tags
 
     def note(self, located: Located, row: int, now: int) -> tuple[int, int]:
-        """Set the row's bit on every block; returns (new entries, entries that were given up for them).
+        """Set the row's bit on every block; returns (blocks that the row did not hold before, entries given up).
 
         `now` is the time of last use for the first block; each later one is a tick older, so that the tail of a
         prompt is given up before its head and what remains can still be matched.
@@ -132,22 +132,28 @@ class PrefixTable:
         leading = len(located.slots)
         if leading > SHORT:
             slots = np.asarray(located.slots)
-            self.masks[slots, word] |= np.uint64(bit)
+            held = self.masks[slots, word]
+            added = leading - int(np.count_nonzero(held & np.uint64(bit)))
+            self.masks[slots, word] = held | np.uint64(bit)
             self.used[slots] = np.maximum(np.int64(now) - np.arange(leading, dtype=np.int64), 1)
         else:
-            used = self.used_view
+            used, added = self.used_view, 0
             for depth, slot in enumerate(located.slots):
-                masks[slot * words + word] |= bit
+                place = slot * words + word
+                if not masks[place] & bit:
+                    masks[place] |= bit
+                    added += 1
                 used[slot] = now - depth if now > depth else 1
             if leading == len(located.hashes):
-                return 0, 0
-        return self._put(enumerate(located.hashes[leading:], leading), row, now)
+                return added, 0
+        rest, evicted = self._put(enumerate(located.hashes[leading:], leading), row, now)
+        return added + rest, evicted
 
     def _put(self, blocks: Iterable[tuple[int, int]], row: int, now: int) -> tuple[int, int]:
         """Note (depth, hash) blocks one after another."""
         tags, used, masks, words, sets = self._tag_view, self.used_view, self._mask_view, self._words, self._sets
         word, bit, size = row >> 6, 1 << (row & 63), 8 * self._words
-        fresh = evicted = 0
+        added = evicted = 0
         for depth, value in blocks:
             base = ((value >> 32) * sets >> 32) * WAYS
             tag = value & _LOW or 1
@@ -161,12 +167,14 @@ class PrefixTable:
                     times = used[base : base + WAYS].tolist()
                     slot = base + times.index(min(times))
                     evicted += 1
-                fresh += 1
                 self._mask_bytes[slot * size : slot * size + size] = self._zeros
                 tags[slot] = tag
-            masks[slot * words + word] |= bit
+            place = slot * words + word
+            if not masks[place] & bit:
+                masks[place] |= bit
+                added += 1
             used[slot] = max(now - depth, 1)
-        return fresh, evicted
+        return added, evicted
 
     def _note_gather(self, located: Located, row: int, now: int) -> tuple[int, int]:
         base, tags = self._places(np.array(located.hashes, np.uint64))
@@ -179,15 +187,17 @@ class PrefixTable:
         new = ~found
         fresh = slots[new]
         evicted = int(np.count_nonzero(self.tags[fresh]))
+        bit = np.uint64(1 << (row & 63))
+        held = int(np.count_nonzero(self.masks[slots[found], row >> 6] & bit))
         self.masks[fresh] = 0
         self.tags[fresh] = tags[new]
         # Two blocks of one prompt may have chosen one way (220 blocks in 32,768 sets: every other prompt). The ones
         # that lost it are noted again, one by one; without this the chain would break there for good.
         lost = np.flatnonzero(self.tags[slots] != tags)
-        self.masks[slots, row >> 6] |= np.uint64(1 << (row & 63))
+        self.masks[slots, row >> 6] |= bit
         self.used[slots] = np.maximum(np.int64(now) - np.arange(len(slots), dtype=np.int64), 1)
         again = self._put(((depth, located.hashes[depth]) for depth in lost.tolist()), row, now)
-        return len(fresh) - len(lost) + again[0], evicted + again[1]
+        return len(slots) - held, evicted + again[1]
 
     def forget(self, row: int) -> None:
         """Clear the row's bit everywhere; about 2 ms per million entries."""

@@ -137,6 +137,22 @@ def test_blocks_that_no_longer_fit_the_endpoints_cache_do_not_count(tmp_path: Pa
     assert matched(directory, blocks(depth, (1, newest))) == {1: depth}
 
 
+@pytest.mark.parametrize("depth", [8, 40])
+def test_prompts_that_another_endpoint_holds_already_fill_the_cache_too(tmp_path: Path, depth: int) -> None:
+    directory = PrefixDirectory(tmp_path, entries=8192)
+    prompts = [blocks(depth, number) for number in range(400 // depth)]
+    for prompt in prompts:
+        insert(directory, prompt, 2, now_ns=500 * TICK)
+    directory.set_capacity(1, 160)
+    for number, prompt in enumerate(prompts):
+        insert(directory, prompt, 1, now_ns=(1000 + number * 100) * TICK)
+    assert matched(directory, prompts[0]) == {2: depth}
+    assert matched(directory, prompts[-1]) == {1: depth, 2: depth}
+    for _ in range(50):
+        insert(directory, prompts[-1], 1, now_ns=9000 * TICK)
+    assert matched(directory, prompts[-2]) == {1: depth, 2: depth}, "what an endpoint holds already takes no new room"
+
+
 OTHER = """
 import pathlib, random, sys
 from zerohop_snapshot.prefix import PrefixDirectory
