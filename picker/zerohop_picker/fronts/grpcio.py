@@ -22,7 +22,7 @@ from zerohop_process.address import Listen
 from zerohop_process.errors import ConfigError
 
 _logger = log.get("picker.grpcio")
-_EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+_EOF: Any = grpc.aio.EOF
 
 #: What is left of the drain timeout for telling those whose requests are not complete.
 CUT_S = 0.05

@@ -90,7 +90,7 @@ async def _talk(target: str, mode: str) -> None:
             await talk.write(b"%d" % number * 1000)
             assert await talk.read() == b"%d" % number * 1000
         await talk.done_writing()
-        assert await talk.read() is grpc.aio.EOF  # type: ignore[attr-defined]
+        assert await talk.read() is grpc.aio.EOF
         assert await talk.code() is grpc.StatusCode.OK
 
 

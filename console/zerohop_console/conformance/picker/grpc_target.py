@@ -17,7 +17,7 @@ from zerohop_process.errors import ConfigError
 
 _PROCESS = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 _HEALTH = "/grpc.health.v1.Health/"
-_END: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+_END: Any = grpc.aio.EOF
 
 
 @dataclass(frozen=True)
