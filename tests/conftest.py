@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,11 @@ from zerohop_process import log
 # How long one example takes says more of the machine's other work than of the code.
 settings.register_profile("zerohop", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("zerohop")
+
+
+# Started in the background of a shell, Ctrl-C is ignored, and children would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -269,9 +269,9 @@ class StandardScheduler:
         if plugins:
             lookup = request.prefix if pipeline.uses_prefix else None
             if lookup is not None and self._prefixes is not None:
-                self._prefixes.dispatched(lookup, row, generation)
+                self._prefixes.dispatched(lookup, row, generation, now_ns)
                 if extra is not None:
-                    self._prefixes.dispatched(lookup, *extra)
+                    self._prefixes.dispatched(lookup, *extra, now_ns)
             for plugin, profile in pipeline.watchers:
                 watched = plan.results.get(profile) if profile else outcome
                 if watched is not None:

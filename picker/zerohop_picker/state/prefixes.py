@@ -41,7 +41,7 @@ class Directory(Protocol):
 
     def holders(self, hashes: Sequence[int]) -> Mapping[int, int]: ...  # noqa: D102
 
-    def insert(self, hashes: Sequence[int], row: int, generation: int) -> object: ...  # noqa: D102
+    def insert(self, hashes: Sequence[int], row: int, generation: int, now_ns: int) -> object: ...  # noqa: D102
 
     def set_capacity(self, row: int, blocks: int) -> None: ...  # noqa: D102
 
@@ -166,9 +166,9 @@ class PrefixUse:
         """Return how many blocks the directory holds; a fraction of a millisecond, for the metrics page."""
         return self._directory.stats().entries
 
-    def dispatched(self, lookup: Lookup, row: int, generation: int) -> None:
-        """Note that the prompt goes to ``row``."""
-        self._directory.insert(lookup.hashes, row, generation)
+    def dispatched(self, lookup: Lookup, row: int, generation: int, now_ns: int) -> None:
+        """Note that the prompt goes to ``row`` now."""
+        self._directory.insert(lookup.hashes, row, generation, now_ns)
 
 
 def domain(model: str | None, names: Names, salt: str | None) -> bytes:

@@ -236,6 +236,7 @@ def test_the_directory_is_bounded_and_capacity_follows_the_kv_geometry(world: Wo
     directory: PrefixDirectory = scheduler._prefixes._directory  # type: ignore[union-attr,assignment]
     for number in range(80):
         world.pick(scheduler, chat(f"{number} " * 3000))
+        world.now_ns += 20_000_000  # the directory tells times apart from 10 ms on
     seen = scheduler._latest.view(world.now_ns)
     assert seen is not None
     for number, expected in ((0, False), (79, True)):
