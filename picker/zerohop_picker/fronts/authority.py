@@ -80,6 +80,8 @@ class AuthorityFilter:
                 if frame is not None:
                     pieces += (data[begin:position], frame)
                     begin = end
+                elif not self.looking:
+                    break  # nothing behind this frame may be held back: `feed` may never be called again
             position = end
         self._skip = position - size
         if not pieces:

@@ -289,7 +289,6 @@ async def test_a_reset_within_the_bytes_being_served_ends_its_stream_alone(serve
         assert served.counted("internal_errors") == 0
 
 
-@pytest.mark.slow  # fails on some fast runs: the front ends the connection; cause not yet known
 async def test_frames_split_at_every_byte_are_served_the_same(tmp_path: Path) -> None:
     def drip(served: Served) -> bytes:
         gateway = H2Gateway(path_of(served))

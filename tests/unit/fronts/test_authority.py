@@ -113,6 +113,17 @@ def test_a_usual_authority_is_left_alone_and_not_looked_at_again() -> None:
     assert seen(data) == ["picker.example:9002"]
 
 
+def test_nothing_behind_a_usual_authority_is_kept_back() -> None:
+    """The front stops feeding the filter once it has seen enough, so what it holds then would be lost."""
+    data = PREFACE + Peer().request("picker.example:9002") + frame(0, 0, 1, b"more")
+    for first in range(len(data) + 1):
+        for second in range(first, min(first + 30, len(data) + 1)):
+            screen, out = AuthorityFilter(), b""
+            for piece in (data[:first], data[first:second], data[second:]):
+                out += bytes(screen.feed(piece)) if screen.looking else piece
+            assert out == data
+
+
 @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=5))
 def test_any_bytes_come_out_whole_and_in_order(junk: bytes, cuts: list[int]) -> None:
     """Whatever is sent, nothing is lost but what is held back of an unfinished frame, and nothing raises."""
