@@ -29,6 +29,7 @@ _ALLOWED: Final = frozenset(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$&'()*+,;=:[]%"  # libnghttp2's, without @
 )
 _DOT: Final = ord(".")
+_FINE: Final = b"fine"
 
 #: Printable characters in the Huffman code: bits, first code, characters in the order of their codes.
 _HUFFMAN: Final = (
@@ -77,11 +78,12 @@ class AuthorityFilter:
                 if end > size:
                     return self._hold(data, begin, position, pieces)
                 frame = self._frame(bytes(data[position:end]))
+                if frame is _FINE:
+                    self.looking = False
+                    break  # nothing behind this frame may be held back: `feed` may never be called again
                 if frame is not None:
                     pieces += (data[begin:position], frame)
                     begin = end
-                elif not self.looking:
-                    break  # nothing behind this frame may be held back: `feed` may never be called again
             position = end
         self._skip = position - size
         if not pieces:
@@ -99,7 +101,7 @@ class AuthorityFilter:
         return b"".join(pieces)
 
     def _frame(self, frame: bytes) -> bytes | None:
-        """Return a HEADERS frame in place of `frame`, None where it may stay."""
+        """Return a HEADERS frame in place of `frame`; None where it may stay, `_FINE` where all later ones may, too."""
         flags = frame[4]
         start, end = _HEAD_BYTES, len(frame)
         try:
@@ -117,8 +119,7 @@ class AuthorityFilter:
             return None
         fit = bytes(byte if byte in _ALLOWED else _DOT for byte in value)
         if fit == value:
-            self.looking = False
-            return None
+            return _FINE
         payload = frame[_HEAD_BYTES:at] + _integer(len(fit), 7, 0) + fit + frame[after:]
         return len(payload).to_bytes(3, "big") + frame[3:_HEAD_BYTES] + payload
 
