@@ -1,7 +1,8 @@
 """Lists and watches one resource for ever, and keeps what the server has in `objects`.
 
 Loop: get the state (a streaming list where the server can, a plain list where it cannot), then watch from its version;
-any doubt ends in getting the state again. What each kind of trouble does:
+any doubt ends in getting the state again. What each kind of trouble does here; how long it makes us wait is in
+`retries`:
 
 | trouble | what happens |
 |---|---|
@@ -10,10 +11,8 @@ any doubt ends in getting the state again. What each kind of trouble does:
 | a 200 that ends at once, empty (kubernetes#104171) | a failure: back off; the third in a row fetches the state again |
 | silence past the server's own timeout (half-open connection) | the connection is given up |
 | a line that is cut | it is not looked at, and its version is not used |
-| refused, reset, 5xx | back off with jitter; `objects` stays as it is, its age grows |
-| 429 | waits as long as Retry-After says |
+| refused, reset, 429, 5xx | back off; `objects` stays as it is, its age grows |
 | 401 | the token file is read for each request, so the next try has the new one |
-| 403 | one clear sentence naming the permission; tries again after 2 s, then every 30 s; `denied` from the second on |
 | 404 | the resource is gone: `gone` is reported, the caller decides |
 """
 
@@ -24,40 +23,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from zerohop_agent.discovery import watch_events
 from zerohop_agent.discovery.client import ApiClient, ApiStatus, ApiUnreachable, status_from_object
 from zerohop_agent.discovery.clock import Clock
 from zerohop_agent.discovery.resources import Resource
+from zerohop_agent.discovery.retries import Retries
 from zerohop_agent.discovery.settings import DiscoverySettings
-from zerohop_process import log
-from zerohop_process.log import OncePerChange
+from zerohop_agent.discovery.source_state import Counters
 
 T = TypeVar("T")
 
-_FORBIDDEN_RETRY_S = 30.0
-#: A server that starts up may refuse what it allows a moment later, so the first refusal is asked about again soon.
-_FORBIDDEN_FIRST_RETRY_S = 2.0
-_REFUSALS_BEFORE_DENIED = 2
 _PAGE_OBJECTS = 500
-_INITIAL_END = "k8s.io/initial-events-end"
 _EMPTY_WATCHES_BEFORE_LIST = 3
-
-_log = log.get("discovery")
 
 
 class ResourceGone(Exception):
     """The server has no such resource (any more)."""
-
-
-@dataclass(slots=True)
-class Counters:
-    """How often each thing happened; for the agent's own metrics and for tests."""
-
-    lists: int = 0
-    streaming_lists: int = 0
-    watches: int = 0
-    events: int = 0
-    failures: int = 0
-    expired: int = 0
 
 
 @dataclass(slots=True)
@@ -83,18 +64,21 @@ class Reflector(Generic[T]):
     counters: Counters = field(default_factory=Counters)
     #: Monotonic second of the last answer that shows that `objects` is what the server has; None: never.
     synced_at: float | None = None
-    #: One sentence while something is wrong.
-    trouble: str | None = None
+    retries: Retries = field(init=False)
     _version: str | None = None
     _listed_at: float = 0.0
     _relist_after_s: float = 0.0
-    _failures: int = 0
-    _refusals: int = 0
     _empty_watches: int = 0
-    _expired_in_a_row: int = 0
     _can_stream: bool = True
-    _said: OncePerChange = field(default_factory=OncePerChange)
     _random: random.Random = field(default_factory=random.Random)
+
+    def __post_init__(self) -> None:
+        self.retries = Retries(self.resource, self.namespace, self.settings, self.clock, self.counters, self.on_change)
+
+    @property
+    def trouble(self) -> str | None:
+        """One sentence while something is wrong."""
+        return self.retries.trouble
 
     @property
     def settled(self) -> bool:
@@ -104,7 +88,7 @@ class Reflector(Generic[T]):
     @property
     def denied(self) -> bool:
         """True while the server refuses to let us read this, and has done so more than once."""
-        return self._refusals >= _REFUSALS_BEFORE_DENIED
+        return self.retries.denied
 
     async def run(self) -> None:
         """Reflects until cancelled.
@@ -116,9 +100,15 @@ class Reflector(Generic[T]):
             try:
                 await self._state_and_watch()
             except ApiStatus as error:
-                await self._refused(error)
+                if error.expired:
+                    self._version = None
+                    await self.retries.expired()
+                elif error.code == 404:
+                    raise ResourceGone(str(self.resource)) from error
+                else:
+                    await self.retries.refused(error)
             except ApiUnreachable as error:
-                await self._failed(str(error))
+                await self.retries.failed(str(error))
 
     async def _state_and_watch(self) -> None:
         if self._version is None or self.clock.monotonic() - self._listed_at >= self._relist_after_s:
@@ -139,7 +129,7 @@ class Reflector(Generic[T]):
         self.counters.lists += 1
         found: dict[str, T] = {}
         params = dict(self.selectors) | {"limit": str(_PAGE_OBJECTS)}
-        if self.synced_at is None and self._failures == 0 and self.counters.expired == 0:
+        if self.synced_at is None and self.retries.failures == 0 and self.counters.expired == 0:
             # The server's cache will do: a DaemonSet roll must not become one read of etcd per node.
             params |= {"resourceVersion": "0"}
         while True:
@@ -172,10 +162,10 @@ class Reflector(Generic[T]):
                     if found is None:
                         self._apply(item)
                         continue
-                    kind, body = _parts(item)
+                    kind, body = watch_events.parts(item)
                     if kind == "BOOKMARK":
-                        if (_metadata(body).get("annotations") or {}).get(_INITIAL_END) == "true":
-                            self._replace(found, _version_of(body))
+                        if watch_events.ends_initial_list(body):
+                            self._replace(found, watch_events.version_of(body))
                             found = None
                     elif kind == "ERROR":
                         raise status_from_object(body, 500)
@@ -208,7 +198,7 @@ class Reflector(Generic[T]):
             if self._empty_watches >= _EMPTY_WATCHES_BEFORE_LIST:
                 self._empty_watches = 0
                 self._version = None
-            await self._failed("a watch ended at once and without an event")
+            await self.retries.failed("a watch ended at once and without an event")
 
     def _watch_params(self) -> dict[str, str]:
         # Watches that all started together should not all end together.
@@ -226,16 +216,17 @@ class Reflector(Generic[T]):
 
     def _apply(self, item: dict[str, Any]) -> None:
         """One event of a watch."""
-        kind, body = _parts(item)
+        kind, body = watch_events.parts(item)
         if kind == "ERROR":
             raise status_from_object(body, 500)
         self.counters.events += 1
-        self._went_well()
-        self._empty_watches = self._expired_in_a_row = 0
+        self.synced_at = self.clock.monotonic()
+        self.retries.saw_event()
+        self._empty_watches = 0
         if kind == "BOOKMARK":
-            self._version = _version_of(body) or self._version
+            self._version = watch_events.version_of(body) or self._version
             return
-        key = _key_of(body)
+        key = watch_events.key_of(body)
         if key is None or kind not in ("ADDED", "MODIFIED", "DELETED"):
             return
         kept = None if kind == "DELETED" else self.decode(body)
@@ -244,111 +235,25 @@ class Reflector(Generic[T]):
             self.objects.pop(key, None)
         else:
             self.objects[key] = kept
-        self._version = _version_of(body) or self._version
+        self._version = watch_events.version_of(body) or self._version
         if kept != before:
             self.on_change()
 
     # Bookkeeping.
 
     def _keep(self, found: dict[str, T], item: Any) -> None:
-        key = _key_of(item)
+        key = watch_events.key_of(item)
         if key is not None and (kept := self.decode(item)) is not None:
             found[key] = kept
 
     def _replace(self, found: dict[str, T], version: str | None) -> None:
         first = self.synced_at is None
         self._version = version
-        self._listed_at = self.clock.monotonic()
+        self._listed_at = self.synced_at = self.clock.monotonic()
         self._relist_after_s = self.settings.relist_interval_s * self._random.uniform(0.8, 1.2)
-        self._went_well()
+        self.retries.went_well()
         changed = found != self.objects
         self.objects.clear()
         self.objects.update(found)
         if changed or first:
             self.on_change()
-
-    def _went_well(self) -> None:
-        self._failures = self._refusals = 0
-        self.synced_at = self.clock.monotonic()
-        if self.trouble is not None:
-            self.trouble = None
-            self._said.log(_log, "info", "trouble", "", f"{self.resource}: the API server answers again")
-
-    async def _refused(self, error: ApiStatus) -> None:
-        if error.expired:
-            await self._expired()
-            return
-        if error.code == 404:
-            raise ResourceGone(str(self.resource))
-        if error.code == 403:
-            self.counters.failures += 1
-            self._refusals += 1
-            self._say("error", self._permission_sentence(error))
-            if self._refusals == _REFUSALS_BEFORE_DENIED:
-                # What waits for this resource need not wait any longer.
-                self.on_change()
-            soon_s = min(_FORBIDDEN_FIRST_RETRY_S, self.settings.backoff_most_s)
-            retry_s = _FORBIDDEN_RETRY_S if self.denied else soon_s
-            await self.clock.sleep(retry_s * self._random.uniform(0.8, 1.2))
-            return
-        pause_s = error.retry_after_s if error.code in (429, 503) else None
-        await self._failed(f"{error.code} {error.reason}: {error.message}", pause_s)
-
-    async def _expired(self) -> None:
-        """The version is too old. A second time without an event in between is trouble: no hot loop of lists."""
-        self.counters.expired += 1
-        self._expired_in_a_row += 1
-        self._version = None
-        if self._expired_in_a_row > 1:
-            await self._failed("the server calls even the version of its own list expired")
-
-    async def _failed(self, sentence: str, pause_s: float | None = None) -> None:
-        """Waits before the next try: as long as the server asked for, else longer each time."""
-        self.counters.failures += 1
-        self._failures += 1
-        self._say("warning", f"{self.resource}: {sentence}; what was known is kept")
-        if pause_s is None:
-            most = min(self.settings.backoff_most_s, self.settings.backoff_first_s * 2.0 ** min(self._failures - 1, 16))
-            pause_s = most * self._random.uniform(0.5, 1.0)
-        else:
-            pause_s += self._random.uniform(0, 1)
-        await self.clock.sleep(pause_s)
-
-    def _say(self, level: str, sentence: str) -> None:
-        """Logs a trouble once, until it changes or ends."""
-        self.trouble = sentence
-        self._said.log(_log, level, "trouble", sentence, sentence)
-
-    def _permission_sentence(self, error: ApiStatus) -> str:
-        where = f"in namespace {self.namespace}" if self.namespace else "in all namespaces"
-        hint = "a Role there" if self.namespace else "a ClusterRole (manifests/components/all-namespaces)"
-        return (
-            f"no permission to list and watch {self.resource} {where}: give this service account get, list and watch "
-            f"on {self.resource.plural!r} of API group {self.resource.group!r} in {hint} ({error.message})"
-        )
-
-
-def _parts(item: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    body = item.get("object")
-    if not isinstance(body, dict):
-        raise ApiUnreachable("a watch event has no object")
-    return str(item.get("type")), body
-
-
-def _metadata(body: Any) -> dict[str, Any]:
-    metadata = body.get("metadata") if isinstance(body, dict) else None
-    return metadata if isinstance(metadata, dict) else {}
-
-
-def _version_of(body: Any) -> str | None:
-    return str(_metadata(body).get("resourceVersion") or "") or None
-
-
-def _key_of(body: Any) -> str | None:
-    """The object's uid, or namespace and name where it has none. A recreated object has another uid."""
-    metadata = _metadata(body)
-    uid = metadata.get("uid")
-    if isinstance(uid, str) and uid:
-        return uid
-    name = metadata.get("name")
-    return f"{metadata.get('namespace', '')}/{name}" if isinstance(name, str) and name else None

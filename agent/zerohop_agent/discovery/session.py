@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zerohop_agent.discovery import candidates, customs, resources, verdicts
@@ -15,9 +14,10 @@ from zerohop_agent.discovery.customs import Custom
 from zerohop_agent.discovery.lease import Lease
 from zerohop_agent.discovery.local_pods import pods_socket
 from zerohop_agent.discovery.pods import Pod, pod_from_json
-from zerohop_agent.discovery.reflector import Counters, Reflector, ResourceGone
+from zerohop_agent.discovery.reflector import Reflector, ResourceGone
 from zerohop_agent.discovery.resources import Resource, Role
 from zerohop_agent.discovery.settings import DiscoverySettings
+from zerohop_agent.discovery.source_state import Counters, SourceState
 from zerohop_agent.discovery.status import StatusWriter
 from zerohop_agent.endpoints import EndpointSet
 from zerohop_process import log
@@ -34,15 +34,6 @@ _log = log.get("discovery")
 _ABSENCES_BEFORE_FORGETTING = 2
 #: Steps in which the first set waits for the objects around the pools.
 _FIRST_WAITS = 20
-
-
-@dataclass(slots=True)
-class SourceState:
-    """One source, for metrics: seconds since it was last known to be right (None: never), and its trouble if any."""
-
-    age_s: float | None
-    objects: int
-    trouble: str | None
 
 
 class Discovery:
@@ -188,10 +179,8 @@ class Discovery:
                     event(_log, "error", f"{key[0]}: the API server has no such resource")
                 return
             except Exception as error:  # a fault of ours in one resource must not stop the others
-                reflector.trouble = f"{type(error).__name__}: {error}"
-                self._said.log(
-                    _log, "error", ("fault", key), reflector.trouble, f"{key[0]}: internal error: {reflector.trouble}"
-                )
+                reflector.retries.trouble = sentence = f"{type(error).__name__}: {error}"
+                self._said.log(_log, "error", ("fault", key), sentence, f"{key[0]}: internal error: {sentence}")
                 await self.clock.sleep(self.settings.backoff_most_s)
 
     # Which resources exist.
