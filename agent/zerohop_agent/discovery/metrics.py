@@ -32,7 +32,7 @@ class DiscoveryMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All families of discovery."""
-        states = self._session.states()
+        states = self._session.sources.states()
         age = GaugeMetricFamily(
             f"{_PREFIX}_age_seconds", "Time since a source was last known to be right", labels=_LABEL
         )
@@ -46,7 +46,7 @@ class DiscoveryMetrics(Collector):
         yield from (age, objects, up)
         for field, metric, text in _COUNTERS:
             family = CounterMetricFamily(f"{_PREFIX}_{metric}", text, labels=_LABEL)
-            for name, counters in self._session.counters().items():
+            for name, counters in self._session.sources.counters().items():
                 family.add_metric((name,), getattr(counters, field))
             yield family
         yield CounterMetricFamily(

@@ -81,7 +81,7 @@ class Cluster:
         """True once discovery knows every pod of this node as it is now, so that it has had its chance to be wrong."""
         known = {
             (pod.name, pod.ready, pod.terminating, pod.ips)
-            for pod in self.watched.discovery._all_pods()
+            for pod in self.watched.discovery.sources.pods()
             if pod.node == "node-a"
         }
         return known == {
@@ -218,7 +218,7 @@ async def test_ten_minutes_without_an_api_server(tmp_path: Path, watching: Watch
             await eventually_async(waits)
             assert len(watched.sets) == said
             assert set(watched.now) == {"10.0.0.1:8000"}
-            states = watched.discovery.states()
+            states = watched.discovery.sources.states()
             assert states["pods"].age_s is not None
             assert states["pods"].age_s >= 590
             assert states["pods"].trouble is not None
@@ -230,7 +230,7 @@ async def test_ten_minutes_without_an_api_server(tmp_path: Path, watching: Watch
                 return set(watched.now) == {"10.0.0.1:8000", "10.0.0.2:8000"}
 
             await eventually_async(back)
-            age_s = watched.discovery.states()["pods"].age_s
+            age_s = watched.discovery.sources.states()["pods"].age_s
             assert age_s is not None
             assert age_s < 60
 

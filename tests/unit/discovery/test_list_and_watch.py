@@ -78,7 +78,7 @@ async def test_a_server_whose_every_version_is_expired_is_not_asked_in_a_hot_loo
         async with watching(server, backoff_first_s=30.0, backoff_most_s=30.0) as watched:
             await watched.becomes("10.1.0.1:8000")
             await eventually_async(lambda: server.count("list", PODS) >= 2)
-            reflector = watched.discovery.reflectors[(PODS, None)]
+            reflector = watched.discovery.sources.reflectors[(PODS, None)]
             await eventually_async(lambda: reflector.trouble is not None)
             assert server.count("list", PODS) == 2
 
@@ -145,7 +145,7 @@ async def test_a_refused_token_keeps_what_was_known(watching: Watching) -> None:
             await watched.becomes("10.1.0.1:8000")
             server.token = "second"
             server.cut_watches()
-            reflector = watched.discovery.reflectors[(PODS, None)]
+            reflector = watched.discovery.sources.reflectors[(PODS, None)]
             await eventually_async(lambda: reflector.trouble and "401" in reflector.trouble)
             assert set(watched.now) == {"10.1.0.1:8000"}
 
@@ -171,7 +171,7 @@ async def test_too_many_requests_waits_as_long_as_asked(watching: Watching) -> N
 
             async def refused() -> bool:
                 await clock.advance(0.01)
-                reflector = watched.discovery.reflectors.get((PODS, None))
+                reflector = watched.discovery.sources.reflectors.get((PODS, None))
                 return reflector is not None and reflector.trouble is not None and "429" in reflector.trouble
 
             await eventually_async(refused)
@@ -188,7 +188,7 @@ async def test_missing_permission_is_one_clear_sentence(watching: Watching, capl
         server.forbid("watch", "pods")
         with caplog.at_level(logging.INFO, logger="zerohop"):
             async with watching(server) as watched:
-                reflector = await eventually_async(lambda: watched.discovery.reflectors.get((PODS, None)))
+                reflector = await eventually_async(lambda: watched.discovery.sources.reflectors.get((PODS, None)))
                 sentence = await eventually_async(lambda: reflector.trouble)
                 await eventually_async(lambda: reflector.denied)
         assert "get, list and watch on 'pods'" in sentence
@@ -206,7 +206,7 @@ async def test_a_pool_group_that_may_not_be_read_keeps_nothing_away(watching: Wa
         server.forbid("watch", "inferencepools", group=POOLS_V1ALPHA2.group)
         async with watching(server) as watched:
             await watched.becomes("10.1.0.1:8000")
-            assert watched.discovery.states()[str(POOLS_V1ALPHA2)].trouble
+            assert watched.discovery.sources.states()[str(POOLS_V1ALPHA2)].trouble
 
 
 async def test_a_namespace_that_may_not_be_read_keeps_nothing_away(watching: Watching) -> None:
@@ -216,7 +216,7 @@ async def test_a_namespace_that_may_not_be_read_keeps_nothing_away(watching: Wat
         server.forbid("watch", "pods", namespace="closed")
         async with watching(server, namespaces=("closed", "default")) as watched:
             await watched.becomes("10.1.0.1:8000")
-            assert watched.discovery.reflectors[(PODS, "closed")].denied
+            assert watched.discovery.sources.reflectors[(PODS, "closed")].denied
 
 
 async def test_one_refusal_may_be_a_server_that_starts(watching: Watching) -> None:

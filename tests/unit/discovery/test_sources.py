@@ -56,7 +56,7 @@ async def test_a_pool_across_nodes_takes_the_nodes_own_pods_from_its_kubelet(
         await server.stop()
         kubelet.set_pod(kubelet_server.pod("b", ip="10.1.0.2", labels=LABELS))
         await watched.becomes("10.1.0.1:8000", "10.1.0.2:8000", "10.9.0.1:8000")
-        assert {"kubelet", "pods"} <= set(watched.discovery.states())
+        assert {"kubelet", "pods"} <= set(watched.discovery.sources.states())
 
 
 async def test_one_nodes_pods_come_from_its_kubelet_alone(
@@ -76,7 +76,7 @@ async def test_a_kubelet_that_does_not_answer_keeps_no_pod_away(
     async with watching(server, source="auto", scope="pool", kubelet_socket=kubelet.pods_socket) as watched:
         await watched.becomes("10.1.0.1:8000", "10.9.0.1:8000")
         assert asked(server) == {None}
-        assert "kubelet" not in watched.discovery.states()
+        assert "kubelet" not in watched.discovery.sources.states()
     assert "Pods come from the API server" in caplog.text
 
 
@@ -84,7 +84,7 @@ async def test_neither_server_nor_crd_is_needed_for_a_pool_of_flags(kubelet: Kub
     static = StaticPool("default", "static", (("app", "vllm"),), (8000,))
     async with watching(None, source="auto", kubelet_socket=kubelet.pods_socket, static_pool=static) as watched:
         await watched.becomes("10.1.0.1:8000")
-        assert watched.discovery.client is None
+        assert watched.discovery.sources.client is None
 
 
 async def test_a_kubelet_that_was_asked_for_must_have_a_socket(tmp_path: Path) -> None:
