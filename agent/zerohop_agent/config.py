@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from zerohop_agent.collectors.gpu.settings import GpuSettings, read_gpu_settings
-from zerohop_agent.discovery import settings as discovery_settings
+from zerohop_agent.discovery import flags as discovery_flags
 from zerohop_agent.discovery.settings import DiscoverySettings
 from zerohop_agent.endpoints import EndpointSet
 from zerohop_agent.endpoints_file import from_address, read_endpoints, read_pools
@@ -106,7 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--file-group", default=None, metavar="GROUP", help="group that may read the snapshot file")
     add("--log-format", choices=["text", "json"], default="text", help="form of the log lines")
     add("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="least level that is logged")
-    discovery_settings.add_arguments(parser)
+    discovery_flags.add_arguments(parser)
     _hold_defaults_back(parser)
 
 
@@ -157,7 +157,7 @@ def from_arguments(args: argparse.Namespace) -> AgentConfig:
         file_group=merged.file_group,
         log_format=merged.log_format,
         log_level=merged.log_level,
-        discovery=discovery_settings.from_arguments(merged),
+        discovery=discovery_flags.from_arguments(merged),
         gpu_settings=read_gpu_settings(sections["gpu"]) if "gpu" in sections else GpuSettings(),
         mappings=read_mappings(sections.get("mappings")),
         model_servers=read_model_server_settings(sections["model_servers"])

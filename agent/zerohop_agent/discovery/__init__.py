@@ -10,7 +10,8 @@ from typing import Any
 
 from prometheus_client.registry import Collector
 
-from zerohop_agent.discovery.settings import DiscoverySettings, add_arguments, from_arguments
+from zerohop_agent.discovery.flags import add_arguments, from_arguments
+from zerohop_agent.discovery.settings import DiscoverySettings
 from zerohop_agent.endpoints import EndpointSet
 from zerohop_process.errors import ConfigError
 

@@ -28,9 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--pod-resources-socket", type=Path, default=None, metavar="PATH", help="the kubelet's PodResources socket")
     add("--envoy-admin", default=None, metavar="HOST:PORT", help="admin page of a gateway, such as 127.0.0.1:15000")
     add("--config-dump", type=Path, default=None, metavar="FILE", help="a gateway's saved /config_dump")
-    from zerohop_agent.discovery import settings as discovery_settings
+    from zerohop_agent.discovery import flags as discovery_flags
 
-    discovery_settings.add_arguments(parser)
+    discovery_flags.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -72,7 +72,7 @@ def _findings(args: argparse.Namespace, wanted: Iterable[str]) -> Iterator[Findi
 
 
 def _cluster(args: argparse.Namespace) -> list[Finding]:
-    from zerohop_agent.discovery.settings import from_arguments
+    from zerohop_agent.discovery.flags import from_arguments
     from zerohop_console.doctor import machine
     from zerohop_console.doctor.finding import skip
 
