@@ -9,6 +9,8 @@ from zerohop_agent.discovery.clock import Clock
 from zerohop_agent.discovery.pods import Pod, make_pod
 from zerohop_agent.kubelet import pods as kubelet
 from zerohop_agent.kubelet.channel import KubeletError
+from zerohop_agent.kubelet.follow_pods import follow_pods
+from zerohop_agent.kubelet.pods_api import PodsClient
 from zerohop_process import log
 from zerohop_process.log import OncePerChange
 
@@ -29,7 +31,7 @@ class KubeletPods:
 
     async def run(self) -> None:
         """Follows until cancelled."""
-        async for pods in kubelet.follow_pods(self._socket, on_error=self._error):
+        async for pods in follow_pods(self._socket, on_error=self._error):
             found = {pod.uid: pod for raw in pods if (pod := _pod(raw)) is not None}
             changed = found != self.objects or self.synced_at is None
             self.objects.clear()
@@ -50,7 +52,7 @@ class KubeletPods:
 
 async def why_unusable(socket: Path, timeout_s: float = 3.0) -> str | None:
     """None when the kubelet lists its pods at `socket`, else why it does not."""
-    client = kubelet.PodsClient(socket, timeout_s=timeout_s)
+    client = PodsClient(socket, timeout_s=timeout_s)
     try:
         await client.list()
     except KubeletError as error:

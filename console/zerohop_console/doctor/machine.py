@@ -74,7 +74,7 @@ async def check_kubelet(pod_resources: Path | None, pods_api: Path | None) -> As
     from zerohop_agent.discovery.settings import find_pods_socket
     from zerohop_agent.kubelet.channel import KubeletError
     from zerohop_agent.kubelet.podresources import POD_RESOURCES_SOCKET, PodResourcesClient
-    from zerohop_agent.kubelet.pods import POD_SOCKETS, PodsClient
+    from zerohop_agent.kubelet.pods_api import POD_SOCKETS, PodsClient
 
     resources_socket = pod_resources or POD_RESOURCES_SOCKET
     if _present(resources_socket):

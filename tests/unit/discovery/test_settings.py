@@ -12,7 +12,7 @@ import pytest
 from support.processes import zerohop_command
 from zerohop_agent.discovery.flags import add_arguments, from_arguments
 from zerohop_agent.discovery.settings import KUBELET_PODS_SOCKETS, DiscoverySettings
-from zerohop_agent.kubelet.pods import POD_SOCKETS
+from zerohop_agent.kubelet.pods_api import POD_SOCKETS
 from zerohop_process.errors import ConfigError
 
 #: Names a certificate authority that is not there.

@@ -13,7 +13,9 @@ import pytest
 from support.kubelet_server import FIRST_NUMBERS, LATER_NUMBERS, KubeletServer, pod
 from support.waiting import eventually_async
 from zerohop_agent.kubelet.channel import KubeletError
-from zerohop_agent.kubelet.pods import Pod, PodsClient, PodTable, follow_pods, pod_from_bytes
+from zerohop_agent.kubelet.follow_pods import PodTable, follow_pods
+from zerohop_agent.kubelet.pods import Pod, pod_from_bytes
+from zerohop_agent.kubelet.pods_api import PodsClient
 
 
 class Following:
