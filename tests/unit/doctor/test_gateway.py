@@ -15,7 +15,7 @@ from support.envoys import RunningEnvoy
 from support.manifests import of_kind, rendered
 from support.processes import Processes, processes
 from zerohop_console.demo.envoy import EnvoyPlan, bootstrap
-from zerohop_console.doctor import gateway
+from zerohop_console.doctor import gateway, gateway_rules
 from zerohop_console.doctor.finding import Finding, Level
 from zerohop_process.address import Address
 
@@ -53,7 +53,9 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def found(dump: Any, *levels: Level) -> list[Finding]:
-    return [finding for finding in gateway.check_dump(dump) if finding.level in (levels or (Level.WARN, Level.FAIL))]
+    return [
+        finding for finding in gateway_rules.check_dump(dump) if finding.level in (levels or (Level.WARN, Level.FAIL))
+    ]
 
 
 def test_what_we_ship_has_nothing_to_complain_of(dumps: dict[str, Any]) -> None:
@@ -136,7 +138,7 @@ def short_timeout(dump: Any) -> None:
 def header_source(dump: Any) -> None:
     for each in everything(dump):
         if "override_host_sources" in each:
-            each["override_host_sources"] = [{"header": gateway.DESTINATION}]
+            each["override_host_sources"] = [{"header": gateway_rules.DESTINATION}]
         if str(each.get("@type", "")).endswith("header_mutation.v3.HeaderMutation"):
             each["mutations"] = {}
 
