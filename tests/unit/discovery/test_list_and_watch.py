@@ -244,5 +244,5 @@ async def test_a_periodic_list_repairs_what_a_watch_missed(watching: Watching) -
     async with ready_server() as server, watching(server, relist_interval_s=0.2, watch_timeout_s=1.0) as watched:
         await watched.becomes("10.1.0.1:8000")
         server.put(pod("b", ip="10.1.0.2"))
-        server._changes.clear()
+        server.changes.clear()
         await watched.becomes("10.1.0.1:8000", "10.1.0.2:8000")
