@@ -20,6 +20,9 @@ from zerohop_snapshot.prefix import PrefixDirectory
 from zerohop_snapshot.sessions import SessionTable
 
 MS = 1_000_000
+PROFILES = Path(__file__).parents[3] / "manifests/profiles"
+#: A beginning of a prompt that is longer than any block of the prefix directory.
+LONG = "the same long beginning " * 400
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 DEFAULTS: Mapping[str, float] = {
     "waiting": 0.0, "running": 0.0, "kv_cache_usage": 0.0, "slowdown": 1.0, "scrape_interval_s": 0.05,
