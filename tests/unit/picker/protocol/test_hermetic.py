@@ -12,15 +12,10 @@ import pytest
 from support import extproc as x
 from support.extproc import CHAT, Exchange, removed_headers, request_body, request_headers, set_headers
 from support.schedulers import FixedScheduler
+from unit.picker.protocol.exchanges import PICK, exchange
 from zerohop_picker.protocol import ProtocolCore, ProtocolSettings
 from zerohop_picker.request.model import RequestKind
 from zerohop_picker.scheduling_contract import Refusal
-
-PICK = "10.0.0.1:8000,10.0.0.2:8000"
-
-
-def exchange(scheduler: FixedScheduler | None = None, **settings: object) -> Exchange:
-    return Exchange(ProtocolCore(scheduler or FixedScheduler(), ProtocolSettings(**settings)))  # type: ignore[arg-type]
 
 
 def test_the_exact_replies_to_a_chat_request() -> None:

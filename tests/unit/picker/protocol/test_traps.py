@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
-from typing import Any
 
 import pytest
 
 from support import extproc as x
-from support.extproc import CHAT, DESTINATION, Exchange, removed_headers, request_body, request_headers, set_headers
+from support.extproc import CHAT, request_body, request_headers, set_headers
 from support.schedulers import FixedScheduler
-from zerohop_picker.protocol import ProtocolCore, ProtocolSettings
+from unit.picker.protocol.exchanges import PICK, exchange
 from zerohop_picker.request.model import RequestKind
 from zerohop_picker.scheduling_contract import Outcome, Refusal
-
-PICK = "10.0.0.1:8000,10.0.0.2:8000"
-
-
-def exchange(scheduler: FixedScheduler | None = None, **settings: Any) -> Exchange:
-    return Exchange(ProtocolCore(scheduler or FixedScheduler(), ProtocolSettings(**settings)))
-
-
-# Field bugs.
 
 
 @pytest.mark.parametrize(
@@ -79,35 +68,6 @@ def test_gie_2115_the_end_may_come_alone_or_in_trailers() -> None:
         assert (it.destination, it.body) == (PICK, CHAT)
     assert it.kinds == ["request_headers", "request_body", "request_trailers"]
     assert not it.replies[1].request_body.response.body_mutation.streamed_response.end_of_stream
-
-
-@pytest.mark.parametrize("announced", [False, True])
-@pytest.mark.parametrize("mode", [x.FULL_DUPLEX, x.BUFFERED, x.BUFFERED_PARTIAL])
-def test_agentgateway_2359_a_body_past_the_cap_is_413_and_not_held(mode: int, announced: bool) -> None:
-    limit = 3 << 20
-    it = exchange(max_request_bytes=limit)
-    it.feed(request_headers(mode=mode, headers={"content-length": str(limit + 1)} if announced else {}))
-    if not announced:
-        chunk = b"x" * (1 << 20)
-        it.feed(*(request_body(chunk, end=False) for _ in range(3))) if mode == x.FULL_DUPLEX else None
-        assert it.refusal is None
-        it.feed(request_body(b"x" * (1 if mode == x.FULL_DUPLEX else limit + 1)))
-    assert it.refusal.status.code == 413
-    assert it.stream.held_bytes == it.stream._core.counters.held_bytes == 0
-    assert it.feed(request_body(b"more")) == []
-
-
-def test_many_slow_uploads_are_held_up_to_a_cap_in_all() -> None:
-    core = ProtocolCore(FixedScheduler(), ProtocolSettings(max_held_bytes=2500))
-    open_ones = [Exchange(core) for _ in range(3)]
-    for it in open_ones:
-        it.feed(request_headers(), request_body(b"x" * 1000, end=False))
-    assert [it.refusal.status.code if it.refusal else None for it in open_ones] == [None, None, 503]
-    assert core.counters.held_bytes == 2000
-    open_ones[0].stream.close()
-    late = Exchange(core)
-    late.feed(request_headers(), request_body(CHAT))
-    assert late.destination == PICK
 
 
 def test_ldr_2518_a_rewrite_rounds_no_number() -> None:
@@ -186,87 +146,6 @@ def test_gie_2418_other_paths_are_routed(path: str, body: bytes, kind: RequestKi
     assert (it.destination, it.body, scheduler.requests[0].kind) == (PICK, body, kind)
 
 
-def _raw_headers(pairs: list[tuple[str, str, bytes]]) -> bytes:
-    message = x.envoy.ProcessingRequest()
-    for name, value, raw in pairs:
-        item = message.request_headers.headers.headers.add()
-        item.key, item.value, item.raw_value = name, value, raw
-    message.request_headers.end_of_stream = True
-    data: bytes = message.SerializeToString()
-    return data
-
-
-@pytest.mark.parametrize(
-    "pairs",
-    [
-        [("x-session-id", "", b"s"), (":path", "", b"/v1/models")],
-        [("x-session-id", "s", b""), (":path", "/v1/models", b"")],
-        [("x-session-id", "old", b"s"), (":path", "", b"/v1/models")],
-        [("X-Session-ID", "", b"s"), (":path", "", b"/v1/models")],
-        [("x-session-id", "s", b""), (":PATH", "/v1/models", b"")],
-    ],
-)
-def test_envoy_31555_headers_are_read_from_where_they_are(pairs: list[tuple[str, str, bytes]]) -> None:
-    scheduler = FixedScheduler()
-    exchange(scheduler).feed(_raw_headers(pairs))
-    assert (scheduler.requests[0].session_id, scheduler.requests[0].path) == ("s", "/v1/models")
-
-
-def test_names_in_any_case_beside_those_that_envoy_writes() -> None:
-    scheduler = FixedScheduler()
-    it = exchange(scheduler)
-    names = {"X-Session-ID": "s", "X-LLM-D-Inference-Objective": "o", "X-Gateway-Destination-Endpoint-Subset": "a:1"}
-    message = x.envoy.ProcessingRequest.FromString(request_headers(headers=names, mode=x.NONE))
-    for item in message.request_headers.headers.headers:
-        if item.key == "content-type":
-            item.key = "Content-Type"
-    it.feed(message.SerializeToString())
-    request = scheduler.requests[0]
-    assert (request.session_id, request.objective, request.headers["content-type"]) == ("s", "o", "application/json")
-    assert removed_headers(it.replies[0]) == ["x-gateway-destination-endpoint-subset"]
-
-
-def test_envoy_31555_repeated_and_non_utf8_headers_are_read() -> None:
-    scheduler = FixedScheduler()
-    exchange(scheduler).feed(
-        _raw_headers([("a", "", b"1"), ("a", "", b"2"), ("b", "", b"\xe9"), ("c", "", "é".encode())])
-    )
-    headers = scheduler.requests[0].headers
-    assert (headers["a"], headers["b"], headers["c"]) == ("1,2", "é", "é")
-
-
-def test_envoy_31555_values_are_written_to_raw_value_alone() -> None:
-    it = exchange(FixedScheduler(request_headers=(("a", b"b"),)))
-    it.feed(request_headers(), request_body())
-    options = it.replies[0].request_headers.response.header_mutation.set_headers
-    assert len(options) == 3
-    assert all(option.header.raw_value and not option.header.value for option in options)
-
-
-@pytest.mark.parametrize("mode", [x.NONE, x.STREAMED, x.BUFFERED, x.FULL_DUPLEX])
-def test_agentgateway_3144_a_clients_destination_never_survives(mode: int) -> None:
-    spoofed = {DESTINATION: "192.0.2.1:1", DESTINATION + "-subset": "192.0.2.1:1", DESTINATION + "-served": "x"}
-    it = exchange()
-    it.feed(request_headers(mode=mode, headers=spoofed))
-    if mode == x.BUFFERED:
-        assert DESTINATION in removed_headers(it.replies[0])
-    if mode in (x.BUFFERED, x.FULL_DUPLEX):
-        it.feed(request_body())
-    assert it.destination == PICK
-    for reply in it.replies:
-        kind = reply.WhichOneof("response")
-        for option in getattr(reply, kind).response.header_mutation.set_headers:
-            assert option.append_action == 2, "OVERWRITE_IF_EXISTS_OR_ADD"
-    removed = [name for reply in it.replies for name in removed_headers(reply)]
-    assert {DESTINATION + "-subset", DESTINATION + "-served"} <= set(removed)
-
-
-def test_agentgateway_3144_nor_when_the_pick_fails() -> None:
-    it = exchange(FixedScheduler([]))
-    it.feed(request_headers(headers={DESTINATION: "192.0.2.1:1"}, end=True))
-    assert it.refusal.status.code == 503
-
-
 @pytest.mark.parametrize(
     ("chunks", "outcome"),
     [
@@ -313,21 +192,6 @@ def test_gie_1082_shedding_and_an_empty_pool_look_different() -> None:
     assert reasons == ["rejected-saturated", "rejected-no-endpoints"]
 
 
-# Traps of the protocol that the field's pickers have fallen into.
-
-
-@pytest.mark.parametrize("name", [":status", "status"])
-def test_the_status_is_read_from_either_name(name: str) -> None:
-    message = x.envoy.ProcessingRequest()
-    item = message.response_headers.headers.headers.add()
-    item.key, item.raw_value = name, b"502"
-    scheduler = FixedScheduler()
-    it = exchange(scheduler, response="observe")
-    it.feed(request_headers(end=True), message.SerializeToString())
-    it.stream.close()
-    assert scheduler.tickets[0].outcomes == [Outcome.SERVER_ERROR]
-
-
 def test_a_request_without_a_body_is_scored_like_any_other() -> None:
     scheduler = FixedScheduler()
     it = exchange(scheduler)
@@ -342,29 +206,6 @@ def test_nothing_is_answered_in_observability_mode_and_nothing_counted() -> None
     assert (scheduler.requests, it.stream.finished) == ([], False)
 
 
-def test_an_id_is_made_when_none_came() -> None:
-    message = x.envoy.ProcessingRequest.FromString(request_headers(end=True))
-    kept = [h for h in message.request_headers.headers.headers if h.key != "x-request-id"]
-    del message.request_headers.headers.headers[:]
-    message.request_headers.headers.headers.extend(kept)
-    scheduler = FixedScheduler()
-    it = exchange(scheduler)
-    it.feed(message.SerializeToString())
-    made = set_headers(it.replies[0])["x-request-id"]
-    assert made == scheduler.requests[0].request_id
-    assert (len(made), made[14]) == (36, "4")
-    it = exchange(scheduler)
-    it.feed(request_headers(end=True))
-    assert "x-request-id" not in set_headers(it.replies[0]), "one that came is kept"
-
-
-def test_a_body_that_does_not_matter_is_not_held() -> None:
-    it = exchange()
-    it.feed(request_headers("/v1/files"))
-    it.feed(request_body(b"x" * 1000, end=False))
-    assert (it.kinds, it.stream.held_bytes) == (["request_headers", "request_body"], 0)
-
-
 def test_a_compressed_body_is_routed_without_being_read() -> None:
     it = exchange()
     it.feed(request_headers(headers={"content-encoding": "gzip"}), request_body(b"\x1f\x8b\x08"))
@@ -377,63 +218,3 @@ def test_a_partial_body_gives_the_model_but_no_prompt() -> None:
     it.feed(request_headers(mode=x.BUFFERED_PARTIAL), request_body(b'{"model":"m","messages":[{"ro', end=False))
     assert (it.destination, scheduler.requests[0].model, scheduler.requests[0].body) == (PICK, "m", None)
     assert it.replies[-1].request_body.response.body_mutation.body == b'{"model":"n","messages":[{"ro'
-
-
-def test_an_upload_of_single_bytes_costs_what_it_has() -> None:
-    it = exchange()
-    it.feed(request_headers("/v1/completions"))
-    message = request_body(b"x", end=False)
-    chunks = [bytes(bytearray(message)) for _ in range(20_000)]
-    tracemalloc.start()
-    try:
-        for chunk in chunks:
-            it.stream.receive(chunk, 1)
-        held, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert it.stream.held_bytes == 20_000
-    assert held < 60_000
-    it.feed(request_body(CHAT))
-    assert it.refusal.status.code == 400
-    assert it.stream.held_bytes == it.stream._core.counters.held_bytes == 0
-
-
-def test_a_thousand_open_streams_are_small() -> None:
-    core = ProtocolCore(FixedScheduler(), ProtocolSettings(response="observe"))
-    messages = [request_headers(response_mode=x.FULL_DUPLEX), request_body(CHAT * 1), x.response_headers()]
-    streams = [Exchange(core) for _ in range(10)]
-    for it in streams:
-        it.feed(*messages)
-    tracemalloc.start()
-    try:
-        open_ones = []
-        for _ in range(1000):
-            it = Exchange(core)
-            for message in messages:
-                it.stream.receive(message, 1)
-            open_ones.append(it.stream)
-        held, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert held / 1000 < 3000
-
-
-def test_an_8_mb_body_is_copied_no_more_than_twice() -> None:
-    size = 8 << 20
-    body = b'{"model":"m","prompt":"' + b"x" * size + b'"}'
-    chunks = [request_body(body[at : at + 65_536], end=False) for at in range(0, len(body), 65_536)]
-    messages = [request_headers("/v1/completions"), *chunks, request_body(b"")]
-    it = exchange()
-    tracemalloc.start()
-    try:
-        for message in messages[:-1]:
-            it.stream.receive(message, 1)
-        held, _ = tracemalloc.get_traced_memory()
-        tracemalloc.reset_peak()
-        out = it.stream.receive(messages[-1], 1)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert sum(map(len, out)) > size
-    assert held < size / 8, "chunks are held where they came"
-    assert peak - held < 2.2 * size, "one copy to read it whole, one to send it on"
