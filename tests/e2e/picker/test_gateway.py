@@ -5,25 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from e2e.picker.box import CHAT, MODES, Box
 from support.fleet import Fleet
 from support.gateway import MANIFESTS, Backend, Client, Envoy, backends, cluster_of, ready, start_envoy
-from support.processes import Process, Processes, free_ports
-from support.waiting import eventually_async
+from support.processes import Processes, free_ports
 from zerohop_console.demo.envoy import envoy_binary
 
 # The time is for machines that do much else.
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
-
-CHAT = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
-MODES = ("headers-only", "body", "istio-shaped")
 
 
 @pytest.mark.parametrize("manifest", sorted(path.name for path in MANIFESTS.glob("*.yaml")))
@@ -37,48 +32,6 @@ def test_envoy_accepts_the_configuration(manifest: str) -> None:
     ]
     done = subprocess.run([*command, "--use-dynamic-base-id"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-class Box:
-    """Backends, a snapshot of them, a picker and an Envoy."""
-
-    def __init__(self, run: Processes, folder: Path, servers: list[Backend]) -> None:
-        self.run = run
-        self.folder = folder
-        self.servers = servers
-        self.socket = str(folder / "p.sock")
-        self.fleet = Fleet(folder / "shm", [f"{host}:{port}" for host, port in (s.address for s in servers)])
-        self.picker: Process | None = None
-
-    def start_picker(self, *flags: str, front: str = "native", workers: int = 2) -> Process:
-        self.picker = self.run.zerohop(
-            "picker", "--shm-dir", self.folder / "shm", "--listen", f"unix:{self.socket}", "--front", front,
-            "--workers", str(workers), "--health-checking", "--drain-timeout=5s", *flags,
-        )  # fmt: skip
-        return self.picker
-
-    def start_envoy(self, manifest: str, workers: int = 2, **more: object) -> Envoy:
-        sockets = [self.socket if index == 0 else f"{self.socket}.{index}" for index in range(workers)]
-        return start_envoy(
-            self.run,
-            self.folder,
-            manifest,
-            picker=sockets,
-            servers=[s.address for s in self.servers],
-            **more,  # type: ignore[arg-type]
-        )
-
-    @property
-    def served(self) -> list[int]:
-        """How many requests each backend served."""
-        return [len(server.served) for server in self.servers]
-
-
-@pytest.fixture
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("gw")
-    (folder / "shm").mkdir()
-    return folder  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("front", ["native", "grpcio"])
@@ -174,105 +127,6 @@ async def test_an_observed_event_stream_is_unchanged_and_no_chunk_held_back(
             assert envoy.stat("ext_proc.streams_failed") == 0
 
 
-async def test_a_dead_server_costs_a_retry_and_no_request(run: Processes, folder: Path) -> None:
-    async with backends(3) as servers:
-        box = Box(run, folder, servers)
-        with box.fleet:
-            box.fleet.load(1, waiting=5)
-            box.fleet.load(2, waiting=10)
-            box.start_picker(workers=1)
-            envoy = box.start_envoy("body", workers=1)
-            await ready(envoy, workers=1, servers=3)
-            await servers[0].stop()
-            async with Client(envoy) as client:
-                for _ in range(5):
-                    reply = await client.post("/v1/chat/completions", CHAT)
-                    assert (reply.status, reply.server) == (200, "server-1")
-
-
-@pytest.mark.parametrize("manifest", ["body", "istio-shaped"])
-async def test_a_killed_worker_costs_no_request(run: Processes, folder: Path, manifest: str) -> None:
-    async with backends(2) as servers:
-        box = Box(run, folder, servers)
-        with box.fleet:
-            picker = box.start_picker()
-            envoy = box.start_envoy(manifest)
-            await ready(envoy, workers=2, servers=2)
-            statuses: list[int] = []
-            killed = asyncio.Event()
-
-            async def load() -> None:
-                async with Client(envoy) as client:
-                    while not (killed.is_set() and len(statuses) > 300):
-                        statuses.append((await client.post("/v1/chat/completions", CHAT)).status)
-
-            loading = asyncio.gather(*(load() for _ in range(4)))
-            await eventually_async(lambda: len(statuses) > 100)
-            victim = _children(picker.pid)[0]
-            os.kill(victim, 9)
-            killed.set()
-            await loading
-            lost = [status for status in statuses if status != 200]
-            # FULL_DUPLEX_STREAMED gives bodies out of Envoy's hands: what was in the killed worker's is lost.
-            assert len(lost) <= (4 if manifest == "istio-shaped" else 0), statuses
-            picker.wait_for("worker ended; starting it again")
-            await ready(envoy, workers=2, servers=2)
-
-
-async def test_a_picker_that_is_away_costs_the_pick_only(run: Processes, folder: Path) -> None:
-    async with backends(2) as servers:
-        box = Box(run, folder, servers)
-        with box.fleet:
-            for manifest in MODES:
-                envoy = box.start_envoy(manifest, workers=1)
-                await ready(envoy, workers=0, servers=2)
-                async with Client(envoy) as client:
-                    body = CHAT + b" " * 200_000
-                    reply = await client.post("/v1/chat/completions", body)
-                    assert reply.status == 200
-                    assert json.loads(reply.body)["bytes"] == len(body)
-
-
-@pytest.mark.parametrize("manifest", ["body", "istio-shaped"])
-async def test_sigterm_loses_no_request(run: Processes, folder: Path, manifest: str) -> None:
-    async with backends(2) as servers:
-        box = Box(run, folder, servers)
-        with box.fleet:
-            picker = box.start_picker()
-            envoy = box.start_envoy(manifest)
-            await ready(envoy, workers=2, servers=2)
-            statuses: list[int] = []
-
-            async def load() -> None:
-                async with Client(envoy) as client:
-                    while picker.returncode is None or len(statuses) < 300:
-                        statuses.append((await client.post("/v1/chat/completions", CHAT)).status)
-
-            loading = asyncio.gather(*(load() for _ in range(4)))
-            await eventually_async(lambda: len(statuses) > 100)
-            await asyncio.to_thread(picker.stop)
-            await loading
-            assert set(statuses) == {200}
-
-
-async def test_a_hung_picker_is_left_behind(run: Processes, folder: Path) -> None:
-    async with backends(2) as servers:
-        box = Box(run, folder, servers)
-        with box.fleet:
-            picker = box.start_picker(workers=1)
-            for manifest in MODES:
-                envoy = box.start_envoy(manifest, workers=1)
-                await ready(envoy, workers=1, servers=2)
-                picker.signal(signal.SIGSTOP)
-                try:
-                    if manifest == "istio-shaped":  # Envoy has no timeout there: its health check has to notice
-                        await ready(envoy, workers=0, servers=2)
-                    async with Client(envoy) as client, asyncio.timeout(5):
-                        assert (await client.post("/v1/chat/completions", CHAT)).status == 200
-                finally:
-                    picker.signal(signal.SIGCONT)
-
-
 @pytest.mark.parametrize("front", ["native", "grpcio"])
 async def test_envoy_reaches_the_picker_over_tls(run: Processes, folder: Path, front: str) -> None:
     def tls(config: dict[str, Any]) -> None:
@@ -336,7 +190,3 @@ async def test_an_empty_fleet_is_503_with_a_reason(run: Processes, folder: Path)
                 assert reply.status == 503
                 assert reply.headers["x-llm-d-request-dropped-reason"] == "rejected-no-endpoints"
                 assert json.loads(reply.body)["error"]["code"] == "rejected-no-endpoints"
-
-
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
