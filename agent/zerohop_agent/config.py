@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from zerohop_agent.collectors.gpu.settings import GpuSettings, read_gpu_settings
+from zerohop_agent.config_file import file_mode, hold_defaults_back, with_file
 from zerohop_agent.discovery import flags as discovery_flags
 from zerohop_agent.discovery.settings import DiscoverySettings
 from zerohop_agent.endpoints import EndpointSet
@@ -20,13 +21,8 @@ from zerohop_agent.modelserver.mapping import EngineMapping
 from zerohop_agent.modelserver.mapping_file import read_mappings
 from zerohop_agent.modelserver.settings import ModelServerSettings, read_model_server_settings
 from zerohop_process.address import Address, address
-from zerohop_process.errors import ConfigError, reason
-from zerohop_process.spelling import as_known
-from zerohop_process.strict import Node, did_you_mean, load_yaml
-from zerohop_process.units import duration, duration_text, size, size_text
-
-#: Sections of the file that no flag can say.
-_SECTIONS = ("endpoints", "pools", "mappings", "gpu", "model_servers")
+from zerohop_process.errors import ConfigError
+from zerohop_process.units import duration, duration_text, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +98,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--gpu-capacity", type=int, default=16, metavar="N", help="rows for GPUs and MIG instances")
     add("--cold-capacity", type=size, default=size("512KiB"), metavar="SIZE", help="room for names, labels and objects")
     add("--procfs", type=Path, default=Path("/proc"), metavar="DIR", help="where the host's /proc is mounted")
-    add("--file-mode", type=_mode, default=0o640, metavar="OCTAL", help="permissions of the snapshot file")
+    add("--file-mode", type=file_mode, default=0o640, metavar="OCTAL", help="permissions of the snapshot file")
     add("--file-group", default=None, metavar="GROUP", help="group that may read the snapshot file")
     add("--log-format", choices=["text", "json"], default="text", help="form of the log lines")
     add("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="least level that is logged")
     discovery_flags.add_arguments(parser)
-    _hold_defaults_back(parser)
+    hold_defaults_back(parser)
 
 
 def from_arguments(args: argparse.Namespace) -> AgentConfig:
@@ -115,18 +111,7 @@ def from_arguments(args: argparse.Namespace) -> AgentConfig:
 
     Raises: ConfigError naming the flag, or the file and line.
     """
-    options: dict[str, _Option] = args.options
-    values = {name: option.default for name, option in options.items()}
-    sections: dict[str, Node] = {}
-    path: Path | None = getattr(args, "config", None)
-    if path is not None:
-        given, sections = _read_file(path, options)
-        values.update(given)
-    for name, option in options.items():
-        if hasattr(args, name):
-            explicit = getattr(args, name)
-            values[name] = [*values[name], *explicit] if option.repeats else explicit
-    merged = argparse.Namespace(**values)
+    merged, sections = with_file(args)
     pools = read_pools(sections["pools"]) if "pools" in sections else ()
     default = (pools[0].name,) if len(pools) == 1 else ()
     endpoints = read_endpoints(sections["endpoints"], default) if "endpoints" in sections else ()
@@ -205,110 +190,8 @@ def _check(config: AgentConfig) -> None:
             raise ConfigError(f"{flag}: {show(value)} is out of range; it lies between {show(low)} and {show(high)}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Option:
-    """One flag: its default, and how a field of the file is read as its value."""
-
-    action: argparse.Action
-    default: Any
-
-    @property
-    def repeats(self) -> bool:
-        return isinstance(self.default, list)
-
-    def read(self, node: Node) -> Any:
-        value = node.plain()
-        if self.repeats:
-            return [self._one(item) for item in node.items()] if isinstance(value, list) else [self._one(node)]
-        if isinstance(value, list):
-            if self.action.type is not None or any(not isinstance(item, str) for item in value):
-                raise node.error("expected one value, found a list")
-            return ",".join(value)
-        return self._one(node)
-
-    def _one(self, node: Node) -> Any:
-        value = node.plain()
-        if isinstance(self.default, bool):
-            if not isinstance(value, bool):
-                raise node.error("expected true or false")
-            return value
-        if isinstance(value, bool):
-            # YAML reads `off` as false; both `gpu: off` and `metrics_address: off` mean the word.
-            value = "on" if value else "off"
-        if isinstance(value, dict) or value is None:
-            raise node.error("expected a value")
-        convert = self.action.type
-        if convert is _mode and not isinstance(value, str):
-            # YAML reads 0640 as the number 416, and 640 as another one.
-            raise node.error("put the mode in quotes, like '0640'")
-        try:
-            found = convert(str(value)) if callable(convert) else str(value)
-        except (argparse.ArgumentTypeError, ValueError, ConfigError) as error:
-            raise node.error(str(error) or f"{value!r} cannot be used here") from None
-        choices = self.action.choices
-        if choices is not None and found not in choices:
-            raise node.error(f"{value!r} is not one of {', '.join(map(str, choices))}")
-        return found
-
-
-def _hold_defaults_back(parser: argparse.ArgumentParser) -> None:
-    """Leave flags that were not given out of the namespace, so that the file can stand between flag and default."""
-    options: dict[str, _Option] = {}
-    for action in parser._actions:  # noqa: SLF001 - argparse has no public list of them
-        if action.dest == "help":
-            continue
-        if action.dest == "config":
-            action.default = argparse.SUPPRESS
-            continue
-        options[action.dest] = _Option(action, action.default)
-        shown = _shown(action.default, action.type)
-        if shown and action.help and "default" not in action.help:
-            action.help += f" (default {shown})"
-        action.default = argparse.SUPPRESS
-    parser.set_defaults(options=options)
-
-
-def _shown(default: object, kind: object) -> str:
-    if default is None or default in ("", [], False, True):
-        return ""
-    if kind is duration:
-        return duration_text(int(str(default)))
-    if kind is size:
-        return size_text(float(str(default)))
-    if kind is _mode:
-        return f"{default:04o}"
-    return str(default)
-
-
-def _read_file(path: Path, options: Mapping[str, _Option]) -> tuple[dict[str, Any], dict[str, Node]]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--config: {reason(error, path)}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"--config: {path}: is not UTF-8 text") from None
-    values: dict[str, Any] = {}
-    sections: dict[str, Node] = {}
-    for name, node in as_known(load_yaml(text, str(path)), options).members().items():
-        if name in _SECTIONS and (name not in options or isinstance(node.value, dict)):
-            sections[name] = node
-        elif name in options:
-            if node.value is not None:
-                values[name] = options[name].read(node)
-        else:
-            known = [*options, *_SECTIONS]
-            raise ConfigError(f"{node.source}:{node.line}: unknown field {name!r}{did_you_mean(name, known)}")
-    return values, sections
-
-
 def _metrics_address(text: str) -> Address | None:
     if text.startswith(":"):
         # Every address, of both families where the machine has both.
         text = f"[::]{text}" if socket.has_dualstack_ipv6() else f"0.0.0.0{text}"
     return None if text in ("off", "") else Address.parse(text, "--metrics-address")
-
-
-def _mode(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 0o400 <= int(text, 8) <= 0o777:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a file mode; write it like 0640")
-    return int(text, 8)
