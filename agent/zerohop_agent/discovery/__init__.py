@@ -1,6 +1,11 @@
 """Finds model servers in Kubernetes: pods, pools and the objects around them, as one `EndpointSet` after another.
 
 `add_arguments` / `from_arguments` read the flags, `prepare` gives what watches until it is cancelled.
+
+Bytes become objects in `client` and `watch_events`. `reflector` keeps the objects of one resource, `retries` is what it
+does in trouble, `sources` runs all of them and the `kubelet`. `pods`, `customs` (by the rules of `specs`) and
+`candidates` make endpoints of objects, purely; `session` puts both ends together. `status` and `lease` write verdicts
+back.
 """
 
 from __future__ import annotations
