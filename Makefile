@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test e2e lint bench fuzz proto clean
+.PHONY: demo test test-compiled wheel e2e lint bench fuzz proto clean
 
 # One stamp per extra: a change of pyproject.toml installs again.
 $(VENV)/.demo: pyproject.toml
@@ -23,6 +23,23 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
+# The wheel with the modules that every request passes through compiled: one of this platform; needs a C compiler.
+wheel: $(VENV)/.dev
+	HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/python -m build --wheel --no-isolation --outdir dist
+
+SOURCES := pyproject.toml $(shell find agent console engine picker process snapshot -name '*.py')
+build/compiled: $(VENV)/.dev $(SOURCES)
+	rm -rf build/compiled build/wheel
+	HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/python -m build --wheel --no-isolation --outdir build/wheel
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $@ build/wheel/*.whl
+	@touch $@
+
+# What the compiled modules take part in, once more.
+test-compiled: build/compiled
+	PYTHONPATH=$(abspath build/compiled) ZEROHOP_TEST_BUILD=compiled $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder \
+	    tests/e2e/box tests/e2e/picker tests/e2e/scheduling tests/unit/console/test_command.py tests/unit/engine \
+	    tests/unit/fronts tests/unit/picker tests/unit/scheduling tests/unit/snapshot
+
 e2e: $(VENV)/.dev
 	$(BIN)/pytest tests/e2e -m 'e2e'
 
@@ -32,8 +49,8 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.dev
-	$(BIN)/python -m bench
+bench: build/compiled
+	PYTHONPATH=$(abspath build/compiled) $(BIN)/python -m bench
 
 proto: $(VENV)/.dev
 	PATH=$(abspath $(BIN)):$$PATH proto/generate

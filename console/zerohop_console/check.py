@@ -87,7 +87,7 @@ def _described(config: PipelineConfig) -> dict[str, Any]:
             }
             for name, profile in config.profiles.items()
         },
-        "prefix": asdict(config.prefix),
+        "prefix": config.prefix._asdict(),
         "feature_gates": dict(config.gates),
     }
 

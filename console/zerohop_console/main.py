@@ -153,11 +153,13 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from importlib.metadata import PackageNotFoundError, version
 
+        from zerohop_picker.compiled import compiled
+
         try:
             number = version("zerohop")
         except PackageNotFoundError:
             number = "(not installed)"
-        print(f"zerohop {number}")
+        print(f"zerohop {number}{' (compiled)' if compiled() else ''}")
         parser.exit(0)
 
 

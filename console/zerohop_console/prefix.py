@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import struct
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ def describe(shm_dir: Path, top: int) -> dict[str, Any]:
         for tag, age_ms, rows in directory.hottest(top)
     ]
     return {
-        **asdict(stats),
+        **stats._asdict(),
         "used_ratio": stats.entries / stats.capacity,
         "prompt_hit_ratio": stats.lookup_hits / stats.lookups if stats.lookups else None,
         "block_hit_ratio": stats.blocks_hit / stats.blocks if stats.blocks else None,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from zerohop_picker._pb import extproc_pb2 as pb
-from zerohop_picker.metrics import LabelValues, Metrics
+from zerohop_picker.counting import LabelValues
+from zerohop_picker.metrics import Metrics
 from zerohop_picker.protocol.settings import ProtocolCounters
 
 _PLAIN = {

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any
 
 from zerohop_picker import config as settings
+from zerohop_picker.compiled import compiled
 from zerohop_picker.config import PickerConfig
 from zerohop_picker.control import Control
 from zerohop_picker.health import Health
@@ -132,7 +133,7 @@ class Supervisor:
                 addresses = await ports.listen(self._all_pages)
                 loop.add_signal_handler(signal.SIGHUP, self._signal_all, signal.SIGHUP)
                 listening = ",".join(where for worker in self._workers for where in worker.listening)
-                lifecycle.ready("picker", listen=listening, **addresses)
+                lifecycle.ready("picker", listen=listening, compiled=compiled(), **addresses)
                 await stop.wait()
             return 0
         finally:

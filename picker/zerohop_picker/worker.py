@@ -15,6 +15,7 @@ from time import monotonic_ns
 from typing import Any
 
 from zerohop_picker import config as settings
+from zerohop_picker.compiled import compiled
 from zerohop_picker.config import PickerConfig
 from zerohop_picker.control import Control
 from zerohop_picker.deciding import Deciding
@@ -157,7 +158,7 @@ async def serve_alone(config: PickerConfig) -> int:
         await worker.start()
         settle_memory()
         addresses = await ports.listen(pages)
-        lifecycle.ready("picker", listen=",".join(map(str, worker.listening)), **addresses)
+        lifecycle.ready("picker", listen=",".join(map(str, worker.listening)), compiled=compiled(), **addresses)
         await stop.wait()
         await worker.drain()
     finally:

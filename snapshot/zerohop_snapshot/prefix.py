@@ -26,9 +26,8 @@ import secrets
 import struct
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import xxhash
@@ -53,8 +52,7 @@ _STATS: Final = ("lookups", "lookup_hits", "blocks", "blocks_hit", "inserts", "e
 _ROW_BYTES: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixStats:
+class PrefixStats(NamedTuple):
     """Size and use of a directory; counters are since it was created and may miss a few of a race."""
 
     entries: int

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from zerohop_picker.models.draw import WeightedDraw
 from zerohop_picker.models.resources import CRITICALITY, Identity, InferenceModel, Resources, RewriteRule, Target
@@ -13,8 +12,7 @@ from zerohop_picker.models.resources import CRITICALITY, Identity, InferenceMode
 _DRAWS_KEPT: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Resolution:
+class Resolution(NamedTuple):
     """The model to ask for (None = the body's own) and the request's priority."""
 
     model: str | None

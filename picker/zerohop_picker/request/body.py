@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 import msgspec
 import numpy as np
 
 from zerohop_picker.request import multipart
+from zerohop_picker.request.shapes import BodyFacts, ModelValue
 
 #: Bodies that the fast parser refuses are given to Python's own, which model servers use: it takes lone surrogates, a
 #: byte order mark, NaN and deeper nesting. It is 10 times slower, so only bodies up to this size get the second look.
@@ -32,20 +32,8 @@ class BodyError(Exception):
     """The body is not what its path requires. The message may be shown to the client and never quotes the body."""
 
 
-class BodyFacts(msgspec.Struct):
-    """What was read of a body."""
-
-    model: str | None = None
-    #: The body's own value; True alone asks for a stream.
-    stream: Any = None
-
-
-class _ModelValue(msgspec.Struct):
-    model: msgspec.Raw = msgspec.Raw()
-
-
 _facts = msgspec.json.Decoder(BodyFacts)
-_model_value = msgspec.json.Decoder(_ModelValue)
+_model_value = msgspec.json.Decoder(ModelValue)
 
 NOTHING = BodyFacts()
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from zerohop_picker.request import body as bodies
 from zerohop_picker.request import headers as names
 from zerohop_picker.request import multipart
-from zerohop_picker.request.body import BodyFacts
 from zerohop_picker.request.model import DEFAULT_FAIRNESS_ID, LLMRequest
 from zerohop_picker.request.paths import OTHER, BodyNeed, Route, route
+from zerohop_picker.request.shapes import BodyFacts
 
 # Looked up once: an enum member by name costs more than the comparison.
 _NOTHING, _MODEL, _FORM = BodyNeed.NOTHING, BodyNeed.MODEL, BodyNeed.FORM

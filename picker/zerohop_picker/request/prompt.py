@@ -18,6 +18,7 @@ import msgspec
 import xxhash
 
 from zerohop_picker.request.kinds import RequestKind
+from zerohop_picker.request.shapes import Chat, Completions, Data, Message, Part, Responses, Salt, Url
 
 _MESSAGE = b"\xff"
 _CONTENT = b"\xfe"
@@ -32,71 +33,14 @@ _ABSENT = (b"", b"null")
 _UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError, OverflowError, ValueError)
 
 
-class _Message(msgspec.Struct):
-    role: str = ""
-    content: str | list[msgspec.Raw] | None = None
-    name: str | None = None
-    tool_calls: msgspec.Raw = msgspec.Raw()
-    tool_call_id: str | None = None
-
-
-class _Chat(msgspec.Struct):
-    """OpenAI chat and Anthropic messages; `system` is the latter's."""
-
-    messages: list[_Message] = []
-    tools: msgspec.Raw = msgspec.Raw()
-    system: str | list[msgspec.Raw] | None = None
-    cache_salt: str | None = None
-
-
-class _Responses(msgspec.Struct):
-    input: str | list[msgspec.Raw] | None = None
-    instructions: str | None = None
-    tools: msgspec.Raw = msgspec.Raw()
-    cache_salt: str | None = None
-
-
-class _Completions(msgspec.Struct):
-    """Completions, SGLang's `text` and `input_ids`, vLLM's `token_ids`: the first that is there counts."""
-
-    prompt: str | list[int | str | list[int]] | None = None
-    text: str | list[str] | None = None
-    input_ids: list[int | list[int]] | None = None
-    token_ids: list[int] | None = None
-    prompt_token_ids: list[int] | None = None
-    cache_salt: str | None = None
-
-
-class _Part(msgspec.Struct):
-    type: str = "text"
-    text: str | None = None
-    image_url: msgspec.Raw = msgspec.Raw()
-    input_audio: msgspec.Raw = msgspec.Raw()
-    video_url: msgspec.Raw = msgspec.Raw()
-    audio_url: msgspec.Raw = msgspec.Raw()
-    source: msgspec.Raw = msgspec.Raw()
-
-
-class _Url(msgspec.Struct):
-    url: str
-
-
-class _Data(msgspec.Struct):
-    data: str
-
-
-class _Salt(msgspec.Struct):
-    cache_salt: Any = None
-
-
-_chat = msgspec.json.Decoder(_Chat)
-_responses = msgspec.json.Decoder(_Responses)
-_completions = msgspec.json.Decoder(_Completions)
-_message = msgspec.json.Decoder(_Message)
-_part = msgspec.json.Decoder(_Part)
-_salt = msgspec.json.Decoder(_Salt)
-_url = msgspec.json.Decoder(_Url | str)
-_data = msgspec.json.Decoder(_Data | str)
+_chat = msgspec.json.Decoder(Chat)
+_responses = msgspec.json.Decoder(Responses)
+_completions = msgspec.json.Decoder(Completions)
+_message = msgspec.json.Decoder(Message)
+_part = msgspec.json.Decoder(Part)
+_salt = msgspec.json.Decoder(Salt)
+_url = msgspec.json.Decoder(Url | str)
+_data = msgspec.json.Decoder(Data | str)
 
 
 def canonical(kind: RequestKind, body: bytes) -> tuple[bytes, str | None]:
@@ -116,7 +60,7 @@ def canonical(kind: RequestKind, body: bytes) -> tuple[bytes, str | None]:
     return b"", None
 
 
-def _of_chat(chat: _Chat) -> tuple[bytes, str | None]:
+def _of_chat(chat: Chat) -> tuple[bytes, str | None]:
     out: list[bytes | memoryview] = []
     _add_tools(out, chat.tools)
     if chat.system is not None:
@@ -127,7 +71,7 @@ def _of_chat(chat: _Chat) -> tuple[bytes, str | None]:
     return b"".join(out), chat.cache_salt
 
 
-def _of_responses(request: _Responses) -> tuple[bytes, str | None]:
+def _of_responses(request: Responses) -> tuple[bytes, str | None]:
     out: list[bytes | memoryview] = []
     _add_tools(out, request.tools)
     if request.instructions is not None:
@@ -138,7 +82,7 @@ def _of_responses(request: _Responses) -> tuple[bytes, str | None]:
         try:
             message = _message.decode(item)
         except msgspec.DecodeError:
-            message = _Message()
+            message = Message()
         if message.role:
             _add_message(out, message)
         else:  # a call, its output, a reference: no role, and no shape worth taking apart
@@ -146,7 +90,7 @@ def _of_responses(request: _Responses) -> tuple[bytes, str | None]:
     return b"".join(out), request.cache_salt
 
 
-def _of_completions(request: _Completions) -> tuple[bytes, str | None]:
+def _of_completions(request: Completions) -> tuple[bytes, str | None]:
     for prompt in (request.prompt, request.text, request.token_ids, request.prompt_token_ids, request.input_ids):
         if prompt is not None:
             return _text_or_tokens(prompt), request.cache_salt
@@ -172,7 +116,7 @@ def _add_tools(out: list[bytes | memoryview], tools: msgspec.Raw) -> None:
         out += (_TOOLS, raw)
 
 
-def _add_message(out: list[bytes | memoryview], message: _Message) -> None:
+def _add_message(out: list[bytes | memoryview], message: Message) -> None:
     out += (_MESSAGE, message.role.encode(), _CONTENT)
     if message.content is not None:
         _add_content(out, message.content)
@@ -199,7 +143,7 @@ def _add_part(out: list[bytes | memoryview], raw: msgspec.Raw) -> None:
     try:
         part = _part.decode(raw)
     except msgspec.DecodeError:
-        part = _Part(type="?")
+        part = Part(type="?")
     if part.text is not None and part.type in ("text", "input_text", "output_text"):
         out.append(part.text.encode())
         return
@@ -207,7 +151,7 @@ def _add_part(out: list[bytes | memoryview], raw: msgspec.Raw) -> None:
     out += (_HASH, part.type.encode(), xxhash.xxh3_128_digest(memoryview(raw) if payload is None else payload))
 
 
-def _payload(part: _Part) -> bytes | None:
+def _payload(part: Part) -> bytes | None:
     """What identifies an image or audio part: its URL (a data URL holds the bytes) or data; None: the whole part."""
     for raw, decoder in (
         (part.image_url, _url),
@@ -221,9 +165,9 @@ def _payload(part: _Part) -> bytes | None:
                 value: Any = decoder.decode(raw)
             except msgspec.DecodeError:
                 return None
-            if isinstance(value, _Url):
+            if isinstance(value, Url):
                 return value.url.encode()
-            return value.data.encode() if isinstance(value, _Data) else str(value).encode()
+            return value.data.encode() if isinstance(value, Data) else str(value).encode()
     return None
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from zerohop_picker.metrics import Histogram, Metrics
+from zerohop_picker.counting import Histogram
+from zerohop_picker.metrics import Metrics
 from zerohop_picker.scheduling.guard import WATCH
 from zerohop_picker.scheduling.pool_gauges import export_pools
 from zerohop_picker.state.prefixes import PrefixUse

@@ -6,8 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -69,19 +68,21 @@ class Outcome:
         self.addresses = tuple(dict.fromkeys(texts))
 
 
-@dataclass(frozen=True, slots=True)
-class Nothing:
+class Nothing(NamedTuple):
     """A profile has no endpoint left; ``structural``: none *can* serve, else none *should* right now."""
 
     plugin: str
     structural: bool
 
 
-@dataclass(slots=True)
 class Trace:
     """Scores per plugin and endpoint of one decision, for the answer to a debug request."""
 
-    entries: list[dict[str, Any]] = field(default_factory=list)
+    __slots__ = ("entries",)
+
+    def __init__(self) -> None:
+        """Have none yet."""
+        self.entries: list[dict[str, Any]] = []
 
     def add(self, plugin: str, weight: float, endpoints: Endpoints, values: Floats) -> None:
         """Note one plugin's values."""
@@ -103,17 +104,23 @@ class PastDeadline(Exception):
     """The time for this decision is over: the fallback answers."""
 
 
-@dataclass(frozen=True, slots=True)
 class _Step:
-    run: Callable[[Endpoints, Request], Any]
-    name: str
-    type: str
-    structural: bool
-    weight: float = 1.0
-    #: The fallback runs it, too.
-    lasting: bool = False
-    #: A user's plugin, after which the request's deadline is looked at; ours take microseconds.
-    foreign: bool = False
+    __slots__ = ("foreign", "lasting", "name", "run", "structural", "type", "weight")
+
+    def __init__(self, plugin: Plugin, weight: float = 1.0) -> None:
+        self.run: Callable[[Endpoints, Request], Any] = plugin.instance
+        self.name = plugin.name
+        self.type = plugin.type.type
+        self.structural = plugin.type.structural
+        self.weight = weight
+        #: A user's plugin, after which the request's deadline is looked at; ours take microseconds.
+        self.foreign = plugin.type.note == "user plugin"
+        #: The fallback runs it, too.
+        self.lasting = not self.foreign and (plugin.type.structural or plugin.type.lasting)
+        if self.foreign:
+            function = getattr(self.run, "func", self.run)
+            budget = float(getattr(function, "budget_ms", DEFAULT_BUDGET_MS))
+            self.run = TimeLimited(self.run, plugin.name, plugin.kind, budget)
 
 
 class CompiledProfile:
@@ -122,8 +129,8 @@ class CompiledProfile:
     def __init__(self, profile: Profile, observe: Observe | None) -> None:
         """Compile ``profile``; ``observe(extension point, type, name, seconds)`` gets sampled durations."""
         self.name = profile.name
-        self._filters = [_step(plugin) for plugin in profile.filters]
-        self._scorers = [_step(plugin, weight) for plugin, weight in profile.scorers if weight > 0.0]
+        self._filters = [_Step(plugin) for plugin in profile.filters]
+        self._scorers = [_Step(plugin, weight) for plugin, weight in profile.scorers if weight > 0.0]
         self._last_filter = self._filters[-1] if self._filters else None
         self._pick = profile.picker.instance
         self._picker = profile.picker
@@ -216,17 +223,6 @@ class CompiledProfile:
         if float(total.dot(total)) < math.inf:
             return total
         return _with_unknowns(parts, len(endpoints))
-
-
-def _step(plugin: Plugin, weight: float = 1.0) -> _Step:
-    run = plugin.instance
-    foreign = plugin.type.note == "user plugin"
-    if foreign:
-        function = getattr(run, "func", run)
-        budget = float(getattr(function, "budget_ms", DEFAULT_BUDGET_MS))
-        run = TimeLimited(run, plugin.name, plugin.kind, budget)
-    lasting = not foreign and (plugin.type.structural or plugin.type.lasting)
-    return _Step(run, plugin.name, plugin.type.type, plugin.type.structural, weight, lasting, foreign)
 
 
 def _call(step: _Step, endpoints: Endpoints, request: Request, point: str, observe: Observe | None) -> Any:

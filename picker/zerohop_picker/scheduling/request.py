@@ -9,7 +9,7 @@ import numpy as np
 
 from zerohop_picker.request.model import LLMRequest
 from zerohop_picker.state.endpoints import Endpoints
-from zerohop_picker.state.prefixes import Lookup, PrefixUse
+from zerohop_picker.state.prefixes import Lookup
 from zerohop_picker.state.sessions import Sessions
 from zerohop_picker.state.view import Floats, View
 
@@ -22,6 +22,12 @@ class Randomness(Protocol):
 
     def random(self) -> float: ...  # noqa: D102
     def getrandbits(self, k: int, /) -> int: ...  # noqa: D102
+
+
+class Prefixes(Protocol):
+    """What is needed of ``PrefixUse``."""
+
+    def look_up(self, llm: LLMRequest, model: str | None, view: View) -> Lookup | None: ...  # noqa: D102
 
 
 class Request:
@@ -47,7 +53,7 @@ class Request:
         now_ns: int,
         *,
         random: Randomness,
-        prefixes: PrefixUse | None = None,
+        prefixes: Prefixes | None = None,
         sessions: Sessions | None = None,
     ) -> None:
         """Wrap ``llm``."""

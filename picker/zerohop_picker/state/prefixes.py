@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -52,8 +51,7 @@ class Directory(Protocol):
     def clear(self, row: int, generation: int | None = None) -> None: ...  # noqa: D102
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixSettings:
+class PrefixSettings(NamedTuple):
     """How prompts are cut; see ``approx-prefix-cache-producer``."""
 
     auto_tune: bool = True

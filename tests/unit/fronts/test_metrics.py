@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from zerohop_picker.metrics import Histogram, Labelled, Metrics, render
+from zerohop_picker.counting import Histogram, Labelled
+from zerohop_picker.metrics import Metrics, render
 
 
 def test_pages_of_workers_become_one_exposition() -> None:

@@ -19,7 +19,7 @@ from zerohop_picker.scheduling.registry import TYPES
 from zerohop_picker.scheduling.request import Request
 from zerohop_picker.state.endpoints import Endpoints
 from zerohop_picker.state.loads import Loads, PickLog
-from zerohop_picker.state.prefixes import Lookup, PrefixUse
+from zerohop_picker.state.prefixes import Lookup
 from zerohop_picker.state.view import Latest, View
 from zerohop_process.strict import load_yaml
 from zerohop_snapshot import ENDPOINT_COLUMNS
@@ -103,7 +103,7 @@ def endpoints(
     return Endpoints(seen, loads, np.arange(count), now_ns)
 
 
-class Known(PrefixUse):
+class Known:
     """A directory that holds ``matched`` of ``blocks`` blocks of every prompt."""
 
     def __init__(self, matched: Sequence[int], blocks: int, block_bytes: int = 1024) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
 
 from unit.scheduling.world import HEAD, LONG, MS, PROFILES, World, chat
 from zerohop_picker.scheduling import load
-from zerohop_picker.scheduling.scheduler import StandardScheduler
 from zerohop_picker.scheduling_contract import Decision, Outcome
 from zerohop_snapshot import PeerCells, SnapshotReader
+from zerohop_snapshot.prefix import PrefixDirectory
 
 
 @pytest.mark.parametrize("serves", ["a", "b", "nobody"])
@@ -107,16 +108,19 @@ def test_scores_are_told_only_when_switched_on_and_asked_for(world: World) -> No
 def test_a_fault_of_our_own_ends_in_the_fallback_and_not_in_an_error(world: World) -> None:
     world.add("a")
     world.publish()
-    scheduler: StandardScheduler = world.scheduler()
 
     class Broken:
-        config = load()
+        """A directory that fails where the pipeline cannot catch it: once the request's endpoint is known."""
 
-        def __getattr__(self, name: str) -> object:
-            raise RuntimeError(name)
+        def insert(self, hashes: object, row: int, generation: int, now_ns: int) -> object:
+            raise RuntimeError("insert")
 
-    scheduler._pipeline = Broken()  # type: ignore[assignment]
-    assert world.pick(scheduler) == "a"
+        def __getattr__(self, name: str) -> Any:
+            return getattr(whole, name)
+
+    whole = PrefixDirectory(world.shm_dir, entries=4096, endpoint_capacity=world.capacity)
+    scheduler = world.scheduler(directory=Broken())
+    assert world.pick(scheduler, chat("x" * 4000)) == "a"
     assert scheduler.measures.faults.value == 1
 
 

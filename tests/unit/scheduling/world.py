@@ -80,14 +80,15 @@ class World:
         return next(name for name in self.rows if self.address(name) == address)
 
     def scheduler(
-        self, config: str = "", *, worker: str = "w0", seed: int | None = 1, source: str = "config.yaml", **more: Any
-    ) -> StandardScheduler:
+        self, config: str = "", *, worker: str = "w0", seed: int | None = 1, source: str = "config.yaml",
+        directory: Any = None, **more: Any,
+    ) -> StandardScheduler:  # fmt: skip
         """A worker: its own reader and cell; directory and sessions are the node's."""
         cell = PickerCell(self.shm_dir, worker, self.capacity)
         self._closing.append(cell)
         return StandardScheduler(
             load(config, source), SnapshotReader(self.shm_dir), cell, PeerCells(self.shm_dir),
-            PrefixDirectory(self.shm_dir, entries=4096, endpoint_capacity=self.capacity),
+            directory or PrefixDirectory(self.shm_dir, entries=4096, endpoint_capacity=self.capacity),
             SessionTable(self.shm_dir, slots=256), seed=seed, clock=lambda: self.now_ns, **more,
         )  # fmt: skip
 

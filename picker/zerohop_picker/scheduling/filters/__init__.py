@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from zerohop_picker.scheduling.filters import affinity, eligibility, labels, load
+from zerohop_picker.scheduling.filters import affinity, eligibility, labels, load, prefix
 
-TYPES = (*eligibility.TYPES, *labels.TYPES, *load.TYPES, *affinity.TYPES)
+TYPES = (*eligibility.TYPES, *labels.TYPES, *load.TYPES, *prefix.TYPES, *affinity.TYPES)

@@ -94,46 +94,51 @@ def _one_endpoint(reply: pb.ProcessingResponse) -> None:
             fields["x-gateway-destination-endpoint"].string_value = option.header.raw_value.decode()
 
 
-class _BrokenStream(ExtProcStream):
-    __slots__ = ("change",)
-    change: Change
-
-    def receive(self, message: bytes, now_ns: int, received_ns: int = 0) -> list[bytes]:
-        out = []
-        for data in super().receive(message, now_ns, received_ns):
-            reply = pb.ProcessingResponse.FromString(data)
-            self.change(reply)
-            out.append(reply.SerializeToString())
-        return out
+Replies = Callable[[list[bytes]], list[bytes]]
 
 
-class _Reversed(ExtProcStream):
-    def receive(self, message: bytes, now_ns: int, received_ns: int = 0) -> list[bytes]:
-        return super().receive(message, now_ns, received_ns)[::-1]
+class _BrokenStream:
+    """A stream of the core whose replies are changed on their way out."""
+
+    def __init__(self, stream: ExtProcStream, change: Replies) -> None:
+        self._stream, self._change = stream, change
+
+    def receive(self, message: bytes, now_ns: int) -> list[bytes]:
+        return self._change(self._stream.receive(message, now_ns))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class _BrokenTarget(CoreTarget):
-    def __init__(self, core: ProtocolCore, make: Callable[[ProtocolCore], ExtProcStream]):
+    def __init__(self, core: ProtocolCore, change: Replies):
         super().__init__(core)
-        self._make = make
+        self._change = change
 
     def open(self) -> Any:
-        exchange = super().open()
-        exchange.stream = self._make(self.core)
+        exchange: Any = super().open()
+        exchange.stream = _BrokenStream(exchange.stream, self._change)
         return exchange
 
 
-def _broken(change: Change) -> Callable[[ProtocolCore], ExtProcStream]:
-    def make(core: ProtocolCore) -> ExtProcStream:
-        stream = _BrokenStream(core)
-        stream.change = change
-        return stream
+def _broken(change: Change) -> Replies:
+    def changed(replies: list[bytes]) -> list[bytes]:
+        out = []
+        for data in replies:
+            reply = pb.ProcessingResponse.FromString(data)
+            change(reply)
+            out.append(reply.SerializeToString())
+        return out
 
-    return make
+    return changed
+
+
+def _reversed(replies: list[bytes]) -> list[bytes]:
+    return replies[::-1]
 
 
 @pytest.mark.parametrize(
-    ("make", "case", "says"),
+    ("change", "case", "says"),
     [
         (_broken(_drop_metadata), "full-duplex/one-chunk", "metadata"),
         (_broken(_other_metadata), "full-duplex/one-chunk", "the header says"),
@@ -144,13 +149,11 @@ def _broken(change: Change) -> Callable[[ProtocolCore], ExtProcStream]:
         (_broken(_other_status), "subset/none-eligible", "status 500"),
         (_broken(_plain_error), "request/no-model", '{"error"'),
         (_broken(_one_endpoint), "destination/fallbacks", "only one"),
-        (_Reversed, "full-duplex/one-chunk", "order"),
+        (_reversed, "full-duplex/one-chunk", "order"),
     ],
 )
-async def test_a_broken_picker_fails_in_the_right_case(
-    make: Callable[[ProtocolCore], ExtProcStream], case: str, says: str
-) -> None:
-    results = await run_cases(CASES, _BrokenTarget(_core(), make), POOL, timeout_s=0.5, steering=False)
+async def test_a_broken_picker_fails_in_the_right_case(change: Replies, case: str, says: str) -> None:
+    results = await run_cases(CASES, _BrokenTarget(_core(), change), POOL, timeout_s=0.5, steering=False)
     failed = {result.name: result.detail for result in results if result.verdict is Verdict.FAIL}
     assert says in failed[case]
 
