@@ -142,7 +142,7 @@ async def test_envoy_reaches_the_picker_over_tls(run: Processes, folder: Path, f
     async with backends(2) as servers:
         box = Box(run, folder, servers)
         with box.fleet:
-            box.fleet.load(0, waiting=9)
+            box.fleet.load(0, waiting=900)  # more than will be picked within one publish
             box.run.zerohop(
                 "picker", "--shm-dir", folder / "shm", f"--listen=127.0.0.1:{port}", f"--front={front}",
                 "--secure-serving", "--health-checking",
