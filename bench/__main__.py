@@ -14,7 +14,7 @@ from bench import agent, fronts, generator, machine, memory, page, routers, snap
 #: what runs without a name, in this order
 DEFAULT = ("snapshot", "decision", "fronts", "agent", "memory")
 #: those that are programs of their own
-PROGRAMS = ("decision", "protocol", "extproc", "discovery", "engines")
+PROGRAMS = ("decision", "builds", "protocol", "extproc", "discovery", "engines")
 
 
 def main() -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from zerohop_console.demo.envoy import envoy_binary
+from zerohop_picker.compiled import compiled
 
 
 def describe() -> dict[str, str]:
@@ -32,6 +33,7 @@ def describe() -> dict[str, str]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "envoy": version.strip().rpartition("version: ")[2].split("/")[1] if "/" in version else "?",
+        "zerohop": "compiled" if compiled() else "from its sources",
         "load": " ".join(f"{load:.1f}" for load in os.getloadavg()),
     }
 

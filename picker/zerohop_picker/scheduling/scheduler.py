@@ -262,8 +262,8 @@ class StandardScheduler:
         generations = view.membership.generations
         row = outcome.rows[0]
         prefill: Outcome | None = plan.results.get(plan.prefill) if plan.prefill else None
-        extra = None if prefill is None else (prefill.rows[0], int(generations[prefill.rows[0]]))
-        generation = int(generations[row])
+        extra = None if prefill is None else (prefill.rows[0], generations.item(prefill.rows[0]))
+        generation = generations.item(row)
         headers: tuple[tuple[str, bytes], ...] = ()
         pipeline = self._pipeline
         if plugins:

@@ -36,6 +36,7 @@ class Endpoints:
 
     __slots__ = (
         "_at",
+        "_count",
         "_first",
         "_fixed",
         "_mask",
@@ -57,6 +58,7 @@ class Endpoints:
         self.view = view
         self.loads = loads
         self.rows = rows
+        self._count = len(rows)
         self._at = without_gaps(rows)
         #: The first row where they have no gap, else -1.
         self._first: int = self._at.start if isinstance(self._at, slice) else -1
@@ -71,7 +73,7 @@ class Endpoints:
         self._version = loads.version
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return self._count
 
     def take(self, mask: Mask) -> Endpoints:
         """Return the candidates where ``mask`` holds."""
@@ -83,13 +85,13 @@ class Endpoints:
         """Return where ``row`` stands among the candidates, -1 when it is none of them."""
         if self._first >= 0:
             index = row - self._first
-            return index if 0 <= index < len(self.rows) else -1
+            return index if 0 <= index < self._count else -1
         index = int(self.rows.searchsorted(row))
-        return index if index < len(self.rows) and self.rows[index] == row else -1
+        return index if index < self._count and self.rows.item(index) == row else -1
 
     def row(self, index: int) -> int:
         """Return the row of the candidate at ``index``."""
-        return self._first + index if self._first >= 0 else int(self.rows[index])
+        return self._first + index if self._first >= 0 else int(self.rows.item(index))
 
     def at(self, now_ns: int) -> None:
         """Judge ages by ``now_ns`` from now on."""

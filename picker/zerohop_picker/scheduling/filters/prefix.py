@@ -63,7 +63,7 @@ def sticky_prefix(
         index = endpoints.find(row) if depth >= enough else -1
         if index >= 0:
             sticky[index] = found = True
-            load = float(requests[index])
+            load = requests.item(index)
             if load < warm:  # never so for NaN, which is unknown
                 warm = load
     # fmin leaves out what is unknown.
