@@ -28,7 +28,7 @@ async def hasty_server() -> AsyncIterator[tuple[str, int]]:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.add(writer)
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 healthy = head.startswith(b"GET /health")
@@ -42,8 +42,11 @@ async def hasty_server() -> AsyncIterator[tuple[str, int]]:
                     while await reader.read(65_536):
                         pass
                     break
-        writers.discard(writer)
-        writer.close()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writers.discard(writer)
+            writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:

@@ -31,7 +31,7 @@ async def echo_server() -> AsyncIterator[tuple[str, int]]:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.add(writer)
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        try:
             head = await reader.readuntil(b"\r\n\r\n")
             while head.startswith(b"GET /health"):
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
@@ -39,8 +39,11 @@ async def echo_server() -> AsyncIterator[tuple[str, int]]:
             writer.write(AGREE + b"hello")
             while data := await reader.read(1000):
                 writer.write(data.upper())
-        writers.discard(writer)
-        writer.close()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writers.discard(writer)
+            writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:

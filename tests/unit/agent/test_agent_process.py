@@ -137,8 +137,10 @@ def test_a_signal_ends_it_while_a_server_hangs(run: Processes, tmp_path: Path, n
     async def silent() -> None:
         async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             asked.set()
-            await reader.read()
-            writer.close()
+            try:
+                await reader.read()
+            finally:
+                writer.close()
 
         asked = asyncio.Event()
         listener = await asyncio.start_server(hold, "127.0.0.1", 0)

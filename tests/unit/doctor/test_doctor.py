@@ -19,6 +19,7 @@ import pytest
 from support.apiserver import ApiServer, custom, pod, pool
 from support.kubelet_server import KubeletServer
 from support.processes import zerohop_command
+from support.raw_server import http, raw_server
 from zerohop_agent.discovery.resources import CUSTOM, POOLS_V1, Role
 from zerohop_console.doctor import machine, main, shared_memory
 from zerohop_console.doctor.finding import Finding, Level
@@ -264,23 +265,12 @@ async def test_endpoints_are_read_as_the_agent_reads_them(tmp_path: Path) -> Non
         'vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.5\n'
     )
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                await reader.readuntil(b"\r\n\r\n")
-                head = (
-                    f"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {len(body)}\r\n\r\n"
-                )
-                writer.write(head.encode() + body)
-        writer.close()
-
-    good = await asyncio.start_server(lambda r, w: answer(r, w, page.encode()), "127.0.0.1", 0)
-    html = await asyncio.start_server(lambda r, w: answer(r, w, b"<html>hello</html>"), "127.0.0.1", 0)
-    ports = [server.sockets[0].getsockname()[1] for server in (good, html)]
-    async with good, html:
-        code, findings = await in_thread(
-            "--only", "endpoints", *(word for port in (*ports, 1) for word in ("--endpoint", f"127.0.0.1:{port}"))
-        )
+    text = "Content-Type: text/plain; version=0.0.4\r\n"
+    pages = [http(body.encode(), headers=text) for body in (page, "<html>hello</html>")]
+    async with raw_server(pages[0]) as good, raw_server(pages[1]) as html:
+        endpoints = (good.address, html.address, "127.0.0.1:1")
+        words = (word for endpoint in endpoints for word in ("--endpoint", str(endpoint)))
+        code, findings = await in_thread("--only", "endpoints", *words)
     assert code == 1
     assert [finding["level"] for finding in findings] == ["ok", "fail", "fail"]
     assert "vllm, waiting 1, running 3" in findings[0]["message"]
