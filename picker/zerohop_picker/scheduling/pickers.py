@@ -104,7 +104,7 @@ def _type(name: str, function: Callable[[Floats, int, Randomness], list[int]]) -
     return PluginType(name, "picker", make, parameters=(_COUNT,))
 
 
-TYPES = (
+TYPES: tuple[PluginType, ...] = (
     _type("max-score-picker", max_score),
     _type("random-picker", random_order),
     _type("weighted-random-picker", weighted_random),

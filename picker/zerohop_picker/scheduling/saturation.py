@@ -80,7 +80,7 @@ def _open(saturation: Floats, limit: float) -> Mask:
 
 _HEADROOM = Parameter("headroom", within(number, 0, 100), 0.0, "as a filter: how far above 1 still passes")
 
-TYPES = (
+TYPES: tuple[PluginType, ...] = (
     PluginType(
         "utilization-detector", "detector", Utilization, reads=("waiting", "kv_cache_usage"),
         parameters=(

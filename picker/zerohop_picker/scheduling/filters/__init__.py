@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from zerohop_picker.scheduling.filters import affinity, eligibility, labels, load, prefix
+from zerohop_picker.scheduling.plugin import PluginType
 
-TYPES = (*eligibility.TYPES, *labels.TYPES, *load.TYPES, *prefix.TYPES, *affinity.TYPES)
+TYPES: tuple[PluginType, ...] = (*eligibility.TYPES, *labels.TYPES, *load.TYPES, *prefix.TYPES, *affinity.TYPES)

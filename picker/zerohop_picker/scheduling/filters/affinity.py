@@ -70,7 +70,7 @@ class SessionFilter(Affinity):
         return or_all(endpoints.rows == row, True)
 
 
-TYPES = (
+TYPES: tuple[PluginType, ...] = (
     PluginType(
         "lora-affinity-filter", "filter", LoraAffinity, reads=("lora_max", "lora_count"), lasting=True,
         parameters=(Parameter("threshold", within(number, 0, 1), 0.999, "probability of staying with the adapter"),),

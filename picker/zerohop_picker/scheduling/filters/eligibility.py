@@ -53,7 +53,7 @@ def health(endpoints: Endpoints, _request: Request, *, drop: list[str], fallback
     return or_all((flags & np.uint32(bits)) == 0, fallback_on_empty)
 
 
-TYPES = (
+TYPES: tuple[PluginType, ...] = (
     PluginType("subset-filter", "filter", bound(subset), structural=True),
     PluginType(
         "header-based-testing-filter", "filter", bound(header_based_testing), structural=True,

@@ -97,7 +97,7 @@ _SELECTOR = (
     Parameter("matchExpressions", list_of(read_expression), None, "key, operator, values"),
 )
 
-TYPES = (
+TYPES: tuple[PluginType, ...] = (
     PluginType(
         "label-selector-filter", "filter", bound(label_selector), parameters=_SELECTOR, reads=("labels",),
         structural=True,

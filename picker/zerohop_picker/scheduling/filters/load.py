@@ -147,7 +147,7 @@ def _ranked(values: Floats, rule: Rule, missing: bool) -> Mask:
     return mask
 
 
-TYPES = (
+TYPES: tuple[PluginType, ...] = (
     PluginType(
         "utilization-filter", "filter", bound(utilization), reads=("waiting", "running", "kv_cache_usage"),
         parameters=(

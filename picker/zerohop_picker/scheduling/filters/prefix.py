@@ -72,7 +72,7 @@ def sticky_prefix(
     return sticky
 
 
-TYPES = (
+TYPES: tuple[PluginType, ...] = (
     PluginType(
         "prefix-cache-affinity-filter", "filter", bound(prefix_cache_affinity), reads=("prefix",),
         parameters=(

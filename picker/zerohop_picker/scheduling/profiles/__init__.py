@@ -258,7 +258,7 @@ def multimodal(request: Request, _decode: Result) -> bool:
     )
 
 
-TYPES = (
+TYPES: tuple[PluginType, ...] = (
     PluginType("single-profile-handler", "profile-handler", Single),
     PluginType(
         "header-profile-handler", "profile-handler", ByHeader,

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from zerohop_picker.scheduling.plugin import PluginType
 from zerohop_picker.scheduling.scorers import adapters, attribute, cache, labels, load, session
 
-TYPES = (*load.TYPES, *cache.TYPES, *adapters.TYPES, *session.TYPES, *labels.TYPES, *attribute.TYPES)
+TYPES: tuple[PluginType, ...] = (
+    *load.TYPES,
+    *cache.TYPES,
+    *adapters.TYPES,
+    *session.TYPES,
+    *labels.TYPES,
+    *attribute.TYPES,
+)

@@ -47,6 +47,6 @@ def is_base_model(endpoints: Endpoints, model: str) -> bool:
     return any(model in models[row] for row in endpoints.rows.tolist())
 
 
-TYPES = (
+TYPES: tuple[PluginType, ...] = (
     PluginType("lora-affinity-scorer", "scorer", bound(lora_affinity), reads=("lora_max", "lora_count")),
 )  # fmt: skip

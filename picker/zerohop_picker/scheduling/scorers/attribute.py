@@ -104,7 +104,7 @@ def _headroom(endpoints: Endpoints) -> Floats:
     return (1.0 - endpoints.column("gpu_utilization").clip(0.0, 1.0)) / np.fmax(endpoints.slowdown, 1.0)
 
 
-TYPES = (
+TYPES: tuple[PluginType, ...] = (
     PluginType(
         "endpoint-attribute-scorer", "scorer", bound(endpoint_attribute), reads=("attributeKey",),
         parameters=(

@@ -94,7 +94,7 @@ PREFIX_PARAMETERS = (
     Parameter("lruCapacityPerServer", within(integer, 1, 100_000_000), 31_250, "blocks an endpoint holds if unknown"),
 )
 
-TYPES = (
+TYPES: tuple[PluginType, ...] = (
     PluginType(
         "kv-cache-utilization-scorer", "scorer", bound(kv_cache_utilization), reads=("kv_cache_usage",)
     ),

@@ -75,7 +75,7 @@ def _parsed(value: object) -> tuple[float, float]:
     return math.nan, math.nan
 
 
-TYPES = (
+TYPES: tuple[PluginType, ...] = (
     PluginType(
         "header-label-affinity-scorer", "scorer", bound(header_label_affinity), reads=("labels",),
         parameters=(

@@ -85,7 +85,7 @@ def _without_picks(endpoints: Endpoints) -> Floats:
     return (endpoints.column("waiting") + 1.0) * endpoints.remember("slowdown factor", _factor) + cache * _KV_SHARE
 
 
-TYPES = (
+TYPES: tuple[PluginType, ...] = (
     PluginType("queue-scorer", "scorer", bound(queue), reads=("waiting",)),
     PluginType("running-requests-size-scorer", "scorer", bound(running), reads=("running",)),
     PluginType(

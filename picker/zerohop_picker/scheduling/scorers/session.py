@@ -29,7 +29,7 @@ class SessionScorer(Affinity):
         return np.zeros(len(endpoints)) if row is None else (endpoints.rows == row).astype(np.float64)
 
 
-TYPES = (
+TYPES: tuple[PluginType, ...] = (
     PluginType(
         "session-affinity-scorer", "scorer", SessionScorer, parameters=SESSION_PARAMETERS, reads=("sessions",)
     ),
