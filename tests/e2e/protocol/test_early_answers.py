@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from support.fleet import Fleet
 from support.gateway import Client, Envoy, start_envoy
 from support.processes import Processes
+from support.stream_server import stream_server
 from support.waiting import eventually_async
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
@@ -20,47 +20,26 @@ SIZES = (100, 40_000, 61_000, 200_000, 8_000_000)
 ANSWER = b'{"error":"too long for me"}' * 40
 
 
-@contextlib.asynccontextmanager
-async def hasty_server() -> AsyncIterator[tuple[str, int]]:
+async def answer_at_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answers 413 as soon as it has read a request's head, and reads on."""
-
-    writers: set[asyncio.StreamWriter] = set()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers.add(writer)
-        try:
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                healthy = head.startswith(b"GET /health")
-                answer = b"{}" if healthy else ANSWER
-                status = b"200 OK" if healthy else b"413 Payload Too Large"
-                keeps = b"keep-alive" if healthy else b"close"
-                head = b"HTTP/1.1 %s\r\ncontent-length: %d\r\nconnection: %s\r\n\r\n"
-                writer.write(head % (status, len(answer), keeps) + answer)
-                await writer.drain()
-                if not healthy:
-                    while await reader.read(65_536):
-                        pass
-                    break
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writers.discard(writer)
-            writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[:2]
-    finally:
-        server.close()
-        for writer in writers:
-            writer.transport.abort()
-        await eventually_async(lambda: not writers)
+    while True:
+        head = await reader.readuntil(b"\r\n\r\n")
+        healthy = head.startswith(b"GET /health")
+        answer = b"{}" if healthy else ANSWER
+        status = b"200 OK" if healthy else b"413 Payload Too Large"
+        keeps = b"keep-alive" if healthy else b"close"
+        head = b"HTTP/1.1 %s\r\ncontent-length: %d\r\nconnection: %s\r\n\r\n"
+        writer.write(head % (status, len(answer), keeps) + answer)
+        await writer.drain()
+        if not healthy:
+            while await reader.read(65_536):
+                pass
+            break
 
 
 @pytest.mark.parametrize("response", ["skip", "observe"])
 async def test_its_answer_arrives_whole(run: Processes, tmp_path: Path, response: str) -> None:
-    async with hasty_server() as address:
+    async with stream_server(answer_at_once) as address:
         with Fleet(tmp_path / "shm", ["{}:{}".format(*address)]):
             socket = str(tmp_path / "p.sock")
             flags = ("--listen", f"unix:{socket}", "--health-checking", f"--response={response}")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 from support.fleet import Fleet
 from support.gateway import start_envoy
 from support.processes import Processes
+from support.stream_server import stream_server
 from support.waiting import eventually_async
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
@@ -24,35 +23,15 @@ ASK = (
 AGREE = b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n"
 
 
-@contextlib.asynccontextmanager
-async def echo_server() -> AsyncIterator[tuple[str, int]]:
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Agrees to any upgrade, greets, and then sends back whatever comes, in capitals."""
-    writers: set[asyncio.StreamWriter] = set()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers.add(writer)
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            while head.startswith(b"GET /health"):
-                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
-                head = await reader.readuntil(b"\r\n\r\n")
-            writer.write(AGREE + b"hello")
-            while data := await reader.read(1000):
-                writer.write(data.upper())
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writers.discard(writer)
-            writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[:2]
-    finally:
-        server.close()
-        for writer in writers:
-            writer.transport.abort()
-        await eventually_async(lambda: not writers)
+    head = await reader.readuntil(b"\r\n\r\n")
+    while head.startswith(b"GET /health"):
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        head = await reader.readuntil(b"\r\n\r\n")
+    writer.write(AGREE + b"hello")
+    while data := await reader.read(1000):
+        writer.write(data.upper())
 
 
 def _allow_websockets(config: dict[str, Any]) -> None:
@@ -62,7 +41,7 @@ def _allow_websockets(config: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("response", ["skip", "observe"])
 async def test_websocket(run: Processes, tmp_path: Path, response: str) -> None:
-    async with echo_server() as address:
+    async with stream_server(echo) as address:
         with Fleet(tmp_path / "shm", ["{}:{}".format(*address)]):
             socket = str(tmp_path / "p.sock")
             flags = ("--listen", f"unix:{socket}", "--health-checking", f"--response={response}")
