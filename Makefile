@@ -24,13 +24,14 @@ test: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # The wheel with the modules that every request passes through compiled: one of this platform; needs a C compiler.
+COMPILE := HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/python -m build --wheel --no-isolation --outdir
 wheel: $(VENV)/.dev
-	HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/python -m build --wheel --no-isolation --outdir dist
+	$(COMPILE) dist
 
 SOURCES := pyproject.toml $(shell find agent console engine picker process snapshot -name '*.py')
 build/compiled: $(VENV)/.dev $(SOURCES)
 	rm -rf build/compiled build/wheel
-	HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/python -m build --wheel --no-isolation --outdir build/wheel
+	$(COMPILE) build/wheel
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $@ build/wheel/*.whl
 	@touch $@
 

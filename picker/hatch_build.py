@@ -59,6 +59,7 @@ class Compile(BuildHookInterface[Any]):
     """Adds the compiled modules to the wheel, beside their sources."""
 
     PLUGIN_NAME = "custom"
+    _out: Path | None = None
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, unless the wheel is an editable one."""
@@ -66,12 +67,17 @@ class Compile(BuildHookInterface[Any]):
             return
         if shutil.which(os.environ.get("CC", "cc")) is None:
             raise RuntimeError("a compiled wheel needs a C compiler: install gcc, or unset HATCH_BUILD_HOOKS_ENABLE")
-        out = Path(tempfile.mkdtemp(prefix="zerohop-compiled-"))
+        out = self._out = Path(tempfile.mkdtemp(prefix="zerohop-compiled-"))
         compile_into(out, Path(self.root))
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
         for library in out.rglob("*.so"):
             build_data["force_include"][str(library)] = str(library.relative_to(out))
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
+        """Remove what the wheel has been made of."""
+        if self._out is not None:
+            shutil.rmtree(self._out)
 
 
 def compile_into(out: Path, root: Path) -> None:
@@ -79,7 +85,7 @@ def compile_into(out: Path, root: Path) -> None:
     from mypyc.build import mypycify
     from setuptools import Distribution
 
-    os.chdir(root)
+    os.chdir(root)  # mypyc names modules by paths from here; the build ends with this process
     os.environ["MYPYPATH"] = ":".join(ROOTS)
     groups: list[tuple[list[str], str | None]] = [
         ([str(path) for path in sources(root, patterns)], library) for library, patterns in LIBRARIES.items()
