@@ -5,22 +5,33 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 
-def rounds(seconds: float) -> Iterator[tuple[int, random.Random]]:
-    """Yield seeds and their generators for `seconds`, or for as many as ZEROHOP_FUZZ_SECONDS says.
+def play_for(seconds: float, play: Callable[[random.Random], object]) -> None:
+    """Call `play` with one generator after another for `seconds`, or for as many as ZEROHOP_FUZZ_SECONDS says.
 
-    The first seeds are the same in every run. ZEROHOP_FUZZ_SEED repeats one alone.
+    The first seeds are the same in every run. ZEROHOP_FUZZ_SEED repeats one alone: a failure says which.
     """
+    played = 0
+    for seed in _seeds(seconds):
+        try:
+            play(random.Random(seed))
+        except Exception as error:
+            raise AssertionError(f"ZEROHOP_FUZZ_SEED={seed}") from error
+        played += 1
+    assert played
+
+
+def _seeds(seconds: float) -> Iterator[int]:
     if single := os.environ.get("ZEROHOP_FUZZ_SEED"):
-        yield int(single), random.Random(int(single))
+        yield int(single)
         return
     ends = time.monotonic() + float(os.environ.get("ZEROHOP_FUZZ_SECONDS", seconds))
     seed = 0
     while time.monotonic() < ends:
         seed += 1
-        yield seed, random.Random(seed)
+        yield seed
 
 
 def damaged(data: bytes, rng: random.Random, *, most: int = 4, others: tuple[bytes, ...] = ()) -> bytes:

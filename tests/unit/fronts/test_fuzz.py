@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.fronts import extproc_services
-from support.fuzzing import damaged, rounds
+from support.fuzzing import damaged, play_for
 from support.h2gateway import HEADERS, chat, grpc_frame
 from support.schedulers import FixedScheduler
 from zerohop_picker._pb import extproc_pb2 as pb
@@ -175,14 +175,7 @@ def play(rng: random.Random) -> None:
 @pytest.mark.fuzz
 @pytest.mark.timeout(150)
 async def test_damaged_connections() -> None:
-    played = 0
-    for seed, rng in rounds(30):
-        try:
-            play(rng)
-        except Exception as error:
-            raise AssertionError(f"ZEROHOP_FUZZ_SEED={seed}") from error
-        played += 1
-    assert played
+    play_for(30, play)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.fuzzing import damaged, rounds
+from support.fuzzing import damaged, play_for
 from zerohop_picker.request import multipart
 from zerohop_picker.request.body import BodyError, json_model_span, model_of_beginning, read_json, splice_model
 
@@ -88,14 +88,7 @@ def play(rng: random.Random) -> bytes:
 @pytest.mark.fuzz
 @pytest.mark.timeout(150)
 def test_damaged_bodies() -> None:
-    played = 0
-    for seed, rng in rounds(20):
-        try:
-            play(rng)
-        except Exception as error:
-            raise AssertionError(f"ZEROHOP_FUZZ_SEED={seed}") from error
-        played += 1
-    assert played
+    play_for(20, play)
 
 
 def test_some_damaged_bodies() -> None:
