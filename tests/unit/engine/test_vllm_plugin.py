@@ -237,13 +237,17 @@ def test_a_configuration_of_another_shape_is_unknown_geometry(shm_dir: Path, eng
     logger.close()
 
 
-def test_without_the_variable_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_variable_nothing_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    opened: list[object] = []
+    monkeypatch.setattr(ZerohopStatLogger, "_open", lambda *where: opened.append(where))
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ZEROHOP_SHM_DIR", raising=False)
     logger = ZerohopStatLogger(vllm_config=config(), engine_indexes=[0])
     logger.log_engine_initialized()
     logger.record(SchedulerStats(), IterationStats(), engine_idx=0)
     logger.record_sleep_state(1, 1)
     logger.close()
+    assert opened == list(tmp_path.iterdir()) == []
 
 
 def test_a_directory_that_cannot_be_used_is_one_line(
